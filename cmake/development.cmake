@@ -1,0 +1,32 @@
+# What the library's own tests, examples and benchmarks share. Consumers never see any of it.
+find_package(Threads REQUIRED)
+find_package(OpenMP COMPONENTS CXX QUIET)
+find_package(Boost COMPONENTS context QUIET)
+find_package(Eigen3 CONFIG QUIET)
+find_program(HEDDLE_NVCC nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)
+
+set(heddle_warnings -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+
+add_library(heddle_development INTERFACE)
+target_link_libraries(heddle_development INTERFACE heddle::heddle Threads::Threads)
+target_compile_options(heddle_development INTERFACE ${heddle_warnings})
+
+# Links TARGET to the optional libraries that its SOURCE includes.
+function(heddle_link_what_it_includes target source)
+  file(READ ${source} text)
+  if(text MATCHES "omp\\.h|openmp" AND TARGET OpenMP::OpenMP_CXX)
+    target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
+  endif()
+  if((text MATCHES "#include <boost/context" OR source MATCHES "tests/cuda/") AND TARGET Boost::context)
+    target_link_libraries(${target} PRIVATE Boost::context)
+  endif()
+  if(text MATCHES "Eigen/|interop/eigen" AND TARGET Eigen3::Eigen)
+    target_link_libraries(${target} PRIVATE Eigen3::Eigen)
+  endif()
+  if(text MATCHES "#include <cblas.h>")
+    find_path(HEDDLE_CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas openblas-pthread REQUIRED)
+    find_library(HEDDLE_OPENBLAS openblas REQUIRED)
+    target_include_directories(${target} SYSTEM PRIVATE ${HEDDLE_CBLAS_INCLUDE_DIR})
+    target_link_libraries(${target} PRIVATE ${HEDDLE_OPENBLAS})
+  endif()
+endfunction()
