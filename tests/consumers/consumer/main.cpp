@@ -1,0 +1,5 @@
+#include "everything.hpp"
+
+int second();
+
+int main() { return second(); }

@@ -1,0 +1,3 @@
+#include "everything.hpp"
+
+int second() { return 0; }

@@ -1,0 +1,23 @@
+# The includes of a header that neither the standard library nor heddle has: "Eigen/Core;dlpack/dlpack.h".
+function(heddle_foreign_includes header output)
+  file(STRINGS ${header} lines REGEX "^#include [<\"](Eigen|dlpack|cuda|nccl|mpi|omp)")
+  list(TRANSFORM lines REPLACE "#include [<\"]([^>\"]*).*" "\\1")
+  set(${output} ${lines} PARENT_SCOPE)
+endfunction()
+
+# Writes a header that includes every public header of the list whose foreign includes are there.
+function(heddle_include_everything output include_dir headers)
+  set(text "#pragma once\n")
+  list(FILTER headers INCLUDE REGEX "\\.hpp$")
+  list(FILTER headers EXCLUDE REGEX "/detail/")
+  list(SORT headers)
+  foreach(header IN LISTS headers)
+    cmake_path(RELATIVE_PATH header BASE_DIRECTORY ${include_dir} OUTPUT_VARIABLE name)
+    heddle_foreign_includes(${header} foreign)
+    list(TRANSFORM foreign REPLACE "(.+)" "__has_include(<\\1>)")
+    list(APPEND foreign 1)
+    list(JOIN foreign " && " condition)
+    string(APPEND text "#if ${condition}\n#include <${name}>\n#endif\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${output} CONTENT "${text}" @ONLY)
+endfunction()
