@@ -14,7 +14,6 @@
 #pragma once
 #include <heddle/core/isa.hpp>
 
-#include <bit>
 #include <concepts>
 #include <cstdint>
 
@@ -35,15 +34,15 @@ struct narrow_float {
     const std::uint32_t magnitude = bits & (sign_bit - 1u);
     if (infinite ? magnitude >= top_exponent : magnitude > largest) {
       const std::uint32_t payload = infinite ? (magnitude & ((1u << mantissa_bits) - 1u)) << (23 - mantissa_bits) : 1u << 22;
-      return std::bit_cast<float>(sign | 0x7f800000u | payload);
+      return __builtin_bit_cast(float, sign | 0x7f800000u | payload);
     }
     // the exponent of the narrow type is small: multiply by the difference of the biases, exactly, subnormals included
-    const float value = std::bit_cast<float>(magnitude << (23 - mantissa_bits)) * std::bit_cast<float>(static_cast<std::uint32_t>(254 - bias) << 23);
-    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
+    const float value = __builtin_bit_cast(float, magnitude << (23 - mantissa_bits)) * __builtin_bit_cast(float, static_cast<std::uint32_t>(254 - bias) << 23);
+    return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, value) | sign);
   }
 
   [[gnu::always_inline]] HEDDLE_HOST_DEVICE static constexpr std::uint32_t from_float(float x, bool saturate) {
-    const std::uint32_t source = std::bit_cast<std::uint32_t>(x), sign = (source >> 31) * sign_bit;
+    const std::uint32_t source = __builtin_bit_cast(std::uint32_t, x), sign = (source >> 31) * sign_bit;
     std::uint32_t magnitude = source & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return sign | quiet_nan;
     constexpr std::uint32_t smallest_normal = static_cast<std::uint32_t>(128 - bias) << 23;   // 2^(1 - bias)
@@ -51,7 +50,7 @@ struct narrow_float {
     std::uint32_t rounded;
     if (magnitude < smallest_normal) {   // adding a power of two whose last bit is one unit of the subnormals rounds in hardware
       constexpr std::uint32_t anchor = static_cast<std::uint32_t>(127 + 23 + 1 - bias - mantissa_bits) << 23;
-      rounded = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(anchor)) - anchor;
+      rounded = __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, magnitude) + __builtin_bit_cast(float, anchor)) - anchor;
     } else {
       magnitude -= static_cast<std::uint32_t>(127 - bias) << 23;
       rounded = (magnitude + (1u << (dropped - 1)) - 1u + (magnitude >> dropped & 1u)) >> dropped;
@@ -81,8 +80,8 @@ struct float16 {
 struct bfloat16 {
   std::uint16_t bits = 0;
   constexpr bfloat16() = default;
-  [[gnu::always_inline]] HEDDLE_HOST_DEVICE explicit constexpr bfloat16(float x) : bits(round(std::bit_cast<std::uint32_t>(x))) {}
-  [[gnu::always_inline]] HEDDLE_HOST_DEVICE constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  [[gnu::always_inline]] HEDDLE_HOST_DEVICE explicit constexpr bfloat16(float x) : bits(round(__builtin_bit_cast(std::uint32_t, x))) {}
+  [[gnu::always_inline]] HEDDLE_HOST_DEVICE constexpr operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
   [[gnu::always_inline]] HEDDLE_HOST_DEVICE static constexpr bfloat16 from_bits(std::uint16_t b) {
     bfloat16 h;
     h.bits = b;

@@ -73,7 +73,8 @@ class message_writer {
   void operator()(I value) {
     char digits[24];
     int n = 0;
-    const bool negative = value < 0;
+    bool negative = false;
+    if constexpr (std::is_signed_v<I>) negative = value < 0;
     auto rest = static_cast<std::uint64_t>(value);
     if (negative) rest = std::uint64_t{0} - rest;
     do digits[n++] = static_cast<char>('0' + rest % 10);

@@ -1,10 +1,9 @@
-// exp and log in double, in portable operations only, so that hosts with different C libraries and devices compute the same bits.
-// Relative error below 2 ulp. exp: overflow gives infinity, underflow 0 (subnormals included in between). log(0) = -infinity, log of a
-// negative number or NaN = NaN. Cost: about 20 multiply-adds each.
+// exp, log, sine and cosine in double, in portable operations only, so that hosts with different C libraries and devices compute the same
+// bits. Error below 2 ulp. exp: overflow gives infinity, underflow 0 (subnormals included in between). log(0) = -infinity, log of a
+// negative number or NaN = NaN. sincos: |x| <= 2^50, beyond that NaN; sin is odd and cos even to the bit. Cost: about 20 multiply-adds each.
 #pragma once
 #include <heddle/core/isa.hpp>
 
-#include <bit>
 #include <cstdint>
 #include <limits>
 
@@ -31,7 +30,7 @@ HEDDLE_HOST_DEVICE inline double exp(double x) {
   for (int i = 1; i < 14; ++i) p = fma(p, r, inverse_factorial[i]);
   const auto e = static_cast<std::int64_t>(n);   // in two factors, so that results near the ends of the range are exact powers apart
   const std::int64_t half = e / 2;
-  const double first = std::bit_cast<double>(static_cast<std::uint64_t>(half + 1023) << 52), second = std::bit_cast<double>(static_cast<std::uint64_t>(e - half + 1023) << 52);
+  const double first = __builtin_bit_cast(double, static_cast<std::uint64_t>(half + 1023) << 52), second = __builtin_bit_cast(double, static_cast<std::uint64_t>(e - half + 1023) << 52);
   return p * first * second;
 }
 
@@ -42,10 +41,10 @@ HEDDLE_HOST_DEVICE inline double log(double x) {
   if (x == std::numeric_limits<double>::infinity()) return x;
   double e = 0.;
   if (x < 2.2250738585072014e-308) x *= 18014398509481984., e = -54.;
-  auto bits = std::bit_cast<std::uint64_t>(x);
+  auto bits = __builtin_bit_cast(std::uint64_t, x);
   auto exponent = static_cast<std::int64_t>(bits >> 52) - 1023;
   bits = (bits & 0xfffffffffffffull) | 0x3ff0000000000000ull;
-  double m = std::bit_cast<double>(bits);
+  double m = __builtin_bit_cast(double, bits);
   if (m > 1.4142135623730951) m *= 0.5, ++exponent;
   e += static_cast<double>(exponent);
   const double f = m - 1., s = f / (m + 1.), z = s * s;   // ln m = 2 artanh s, |s| < 0.172
@@ -53,6 +52,44 @@ HEDDLE_HOST_DEVICE inline double log(double x) {
   for (int k = 21; k >= 3; k -= 2) p = fma(p, z, 1. / static_cast<double>(k));
   const double tail = s * (2. * z * p);                    // 2 artanh s = 2 s + tail; 2 s itself is f - s f
   return fma(e, 6.93147180369123816490e-01, f - fma(s, f, -fma(e, 1.90821492927058770002e-10, tail)));
+}
+
+struct sine_and_cosine {
+  double sine, cosine;
+};
+
+/// sin x and cos x. Branch-free, so that loops over it vectorise.
+HEDDLE_HOST_DEVICE inline sine_and_cosine sincos(double x) {
+  x = x <= 0x1p50 && x >= -0x1p50 ? x : std::numeric_limits<double>::quiet_NaN();
+  constexpr double round = 6755399441055744.;
+  const double shifted = fma(x, 0.63661977236758138, round), n = shifted - round;   // n quarter turns
+  double r = fma(n, -1.5707963267948966, x);                                        // exact: both are multiples of 2^-52
+  r = fma(n, -6.123233995736766e-17, r);
+  r = -fma(n, -1.4973849048591833e-33, -r);                                         // signed so that -0 stays -0
+  const double z = r * r;
+  double s = 1. / 355687428096000.;   // Taylor series, |r| <= pi / 4
+  s = fma(s, -z, 1. / 1307674368000.);
+  s = fma(s, -z, 1. / 6227020800.);
+  s = fma(s, -z, 1. / 39916800.);
+  s = fma(s, -z, 1. / 362880.);
+  s = fma(s, -z, 1. / 5040.);
+  s = fma(s, -z, 1. / 120.);
+  s = fma(s, -z, 1. / 6.);
+  s = fma(r * z, -s, r);
+  double c = 1. / 20922789888000.;
+  c = fma(c, -z, 1. / 87178291200.);
+  c = fma(c, -z, 1. / 479001600.);
+  c = fma(c, -z, 1. / 3628800.);
+  c = fma(c, -z, 1. / 40320.);
+  c = fma(c, -z, 1. / 720.);
+  c = fma(c, -z, 1. / 24.);
+  c = fma(c, -z, 0.5);
+  c = fma(c, -z, 1.);
+  const auto quarter = __builtin_bit_cast(std::uint64_t, shifted);
+  const bool odd = quarter & 1u;
+  const auto turned_sine = __builtin_bit_cast(std::uint64_t, odd ? c : s) ^ (quarter & 2u) << 62;
+  const auto turned_cosine = __builtin_bit_cast(std::uint64_t, odd ? s : c) ^ ((quarter + 1u) & 2u) << 62;
+  return {__builtin_bit_cast(double, turned_sine), __builtin_bit_cast(double, turned_cosine)};
 }
 
 }  // namespace heddle::math::inline HEDDLE_ISA
