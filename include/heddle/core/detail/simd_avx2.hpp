@@ -102,6 +102,8 @@ template <int n>
   return {spread(bits & 255u), spread(bits >> 8 & 255u)};
 }
 
+/// Lanes 2 i and 2 i + 1 change places.
+[[gnu::always_inline]] inline f32x16 swap_pairs(f32x16 v) { return {_mm256_permute_ps(v.low, 0xb1), _mm256_permute_ps(v.high, 0xb1)}; }
 [[gnu::always_inline]] inline float first_lane(f32x16 v) { return _mm256_cvtss_f32(v.low); }
 
 }  // namespace heddle::simd::inline HEDDLE_ISA

@@ -81,6 +81,8 @@ template <int n>
 [[gnu::always_inline]] inline std::uint32_t bits_of(mask16 m) { return m.all; }
 [[gnu::always_inline]] inline mask16 mask_of(std::uint32_t bits) { return {static_cast<__mmask16>(bits)}; }
 
+/// Lanes 2 i and 2 i + 1 change places.
+[[gnu::always_inline]] inline f32x16 swap_pairs(f32x16 v) { return {_mm512_maskz_permute_ps(0xffff, v.all, 0xb1)}; }
 [[gnu::always_inline]] inline float first_lane(f32x16 v) { return _mm512_cvtss_f32(v.all); }
 
 }  // namespace heddle::simd::inline HEDDLE_ISA

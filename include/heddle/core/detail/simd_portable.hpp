@@ -210,6 +210,10 @@ template <int n>
   return m;
 }
 
+/// Lanes 2 i and 2 i + 1 change places.
+[[gnu::always_inline]] inline f32x16 swap_pairs(f32x16 v) {
+  return detail::each<f32x16>([&](int i) __attribute__((always_inline)) { return __builtin_shufflevector(v.part[i], v.part[i], 1, 0, 3, 2); });
+}
 [[gnu::always_inline]] inline float first_lane(f32x16 v) { return v.part[0][0]; }
 
 }  // namespace heddle::simd::inline HEDDLE_ISA
