@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-install=yes preset=dev build= jobs=$(nproc)
+install=yes preset=dev build='' jobs=$(nproc)
 [ "$jobs" -le 2 ] || jobs=$((jobs - 1))
 while [ $# -gt 0 ]; do
     case $1 in
