@@ -1,5 +1,12 @@
 // AVX2 with FMA and F16C: two registers of eight lanes. Included by core/simd.hpp only.
 #pragma once
+#include <heddle/core/element.hpp>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
 #include <immintrin.h>
 
 namespace heddle::simd::inline HEDDLE_ISA {

@@ -1,5 +1,12 @@
 // AVX-512 (F, BW, VL, DQ): one register of sixteen lanes. Included by core/simd.hpp only.
 #pragma once
+#include <heddle/core/element.hpp>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
 #include <immintrin.h>
 
 namespace heddle::simd::inline HEDDLE_ISA {

@@ -1,5 +1,12 @@
 // Any target: four vectors of four lanes in the compiler's own vector types. Included by core/simd.hpp only.
 #pragma once
+#include <heddle/core/element.hpp>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
 #if defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
