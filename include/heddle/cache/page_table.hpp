@@ -69,7 +69,7 @@ struct sequence_state {
   std::uint32_t generation = 0;
   bool live = false;
   std::int64_t reserved = 0;
-  std::int32_t next_position = 0;
+  std::int64_t next_position = 0;
   aligned_vector<page_table> tables;
   aligned_vector<std::int64_t> written;   ///< per layer: reserved rows written so far
 };
