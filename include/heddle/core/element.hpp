@@ -5,7 +5,7 @@
 //   float8_e4m3    1, 4, 3; no infinities, S.1111.111 is NaN, largest finite 448
 //   float8_e5m2    1, 5, 2; with infinities, largest finite 57344
 //
-// Conversions from float round to nearest, ties to even; NaN stays NaN (quiet, sign kept); subnormals are exact. A value above the largest
+// Conversions from float round to nearest, ties to even; NaN stays NaN (quiet, sign and leading payload bits kept); subnormals are exact. A value above the largest
 // finite one becomes infinity, in e4m3 NaN; `saturating` conversions of the fp8 types clamp to the largest finite value instead.
 // The types are plain bits: their arithmetic is that of float. Layouts: OCP 8-bit floating point specification (fp8), IEEE 754 (binary16).
 //
@@ -33,7 +33,8 @@ struct narrow_float {
     const std::uint32_t sign = (bits & sign_bit) << (31 - exponent_bits - mantissa_bits);
     const std::uint32_t magnitude = bits & (sign_bit - 1u);
     if (infinite ? magnitude >= top_exponent : magnitude > largest) {
-      const std::uint32_t payload = infinite ? (magnitude & ((1u << mantissa_bits) - 1u)) << (23 - mantissa_bits) : 1u << 22;
+      std::uint32_t payload = infinite ? (magnitude & ((1u << mantissa_bits) - 1u)) << (23 - mantissa_bits) : 1u << 22;
+      if (payload) payload |= 1u << 22;
       return __builtin_bit_cast(float, sign | 0x7f800000u | payload);
     }
     // the exponent of the narrow type is small: multiply by the difference of the biases, exactly, subnormals included
@@ -44,7 +45,7 @@ struct narrow_float {
   [[gnu::always_inline]] HEDDLE_HOST_DEVICE static constexpr std::uint32_t from_float(float x, bool saturate) {
     const std::uint32_t source = __builtin_bit_cast(std::uint32_t, x), sign = (source >> 31) * sign_bit;
     std::uint32_t magnitude = source & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return sign | quiet_nan;
+    if (magnitude > 0x7f800000u) return sign | quiet_nan | (infinite ? magnitude >> (23 - mantissa_bits) & ((1u << mantissa_bits) - 1u) : 0u);
     constexpr std::uint32_t smallest_normal = static_cast<std::uint32_t>(128 - bias) << 23;   // 2^(1 - bias)
     constexpr int dropped = 23 - mantissa_bits;
     std::uint32_t rounded;

@@ -5,7 +5,6 @@
 #include <heddle/core/isa.hpp>
 
 #include <cstdint>
-#include <limits>
 
 namespace heddle::math::inline HEDDLE_ISA {
 
@@ -20,7 +19,7 @@ HEDDLE_HOST_DEVICE inline double fma(double a, double b, double c) {
 /// e^x
 HEDDLE_HOST_DEVICE inline double exp(double x) {
   if (!(x > -746.)) return x != x ? x : 0.;
-  if (x > 710.) return std::numeric_limits<double>::infinity();
+  if (x > 710.) return __builtin_huge_val();
   constexpr double round = 6755399441055744.;   // 1.5 * 2^52: adding it rounds to the nearest integer
   const double n = fma(x, 1.4426950408889634, round) - round;
   double r = fma(n, -6.93147180369123816490e-01, x);
@@ -36,9 +35,9 @@ HEDDLE_HOST_DEVICE inline double exp(double x) {
 
 /// ln x
 HEDDLE_HOST_DEVICE inline double log(double x) {
-  if (x != x || x < 0.) return std::numeric_limits<double>::quiet_NaN();
-  if (x == 0.) return -std::numeric_limits<double>::infinity();
-  if (x == std::numeric_limits<double>::infinity()) return x;
+  if (x != x || x < 0.) return __builtin_nan("");
+  if (x == 0.) return -__builtin_huge_val();
+  if (x == __builtin_huge_val()) return x;
   double e = 0.;
   if (x < 2.2250738585072014e-308) x *= 18014398509481984., e = -54.;
   auto bits = __builtin_bit_cast(std::uint64_t, x);
@@ -60,7 +59,7 @@ struct sine_and_cosine {
 
 /// sin x and cos x. Branch-free, so that loops over it vectorise.
 HEDDLE_HOST_DEVICE inline sine_and_cosine sincos(double x) {
-  x = x <= 0x1p50 && x >= -0x1p50 ? x : std::numeric_limits<double>::quiet_NaN();
+  x = x <= 0x1p50 && x >= -0x1p50 ? x : __builtin_nan("");
   constexpr double round = 6755399441055744.;
   const double shifted = fma(x, 0.63661977236758138, round), n = shifted - round;   // n quarter turns
   double r = fma(n, -1.5707963267948966, x);                                        // exact: both are multiples of 2^-52

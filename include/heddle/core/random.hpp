@@ -10,7 +10,7 @@
 #pragma once
 #include <heddle/core/math.hpp>
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace heddle {
@@ -33,21 +33,27 @@ struct random_key {
   std::uint32_t index = 0;
 };
 
+/// Four random words; also the counter of the generator.
+struct random_words {
+  std::uint32_t words[4];
+  [[gnu::always_inline]] HEDDLE_HOST_DEVICE constexpr std::uint32_t operator[](std::size_t i) const { return words[i]; }
+};
+
 inline namespace HEDDLE_ISA {
 
-HEDDLE_HOST_DEVICE constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
+HEDDLE_HOST_DEVICE constexpr random_words philox4x32(random_words counter, std::uint32_t key_low, std::uint32_t key_high) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * counter[0], b = std::uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
-               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
-    key[0] += 0x9E3779B9u, key[1] += 0xBB67AE85u;
+    counter = {{static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key_low, static_cast<std::uint32_t>(b),
+                static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key_high, static_cast<std::uint32_t>(a)}};
+    key_low += 0x9E3779B9u, key_high += 0xBB67AE85u;
   }
   return counter;
 }
 
 /// Four numbers at once: those of indices 4 * block .. 4 * block + 3 (the key's own index is not read).
-HEDDLE_HOST_DEVICE constexpr std::array<std::uint32_t, 4> random_block(const random_key& key, std::uint32_t block) {
-  return philox4x32({block, key.position, key.request, static_cast<std::uint32_t>(key.purpose)}, {static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32)});
+HEDDLE_HOST_DEVICE constexpr random_words random_block(const random_key& key, std::uint32_t block) {
+  return philox4x32({{block, key.position, key.request, static_cast<std::uint32_t>(key.purpose)}}, static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32));
 }
 HEDDLE_HOST_DEVICE constexpr std::uint32_t random_bits(const random_key& key) { return random_block(key, key.index / 4)[key.index % 4]; }
 

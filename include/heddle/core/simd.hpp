@@ -93,6 +93,12 @@ inline float reduce_max(f32x16 v) {
 inline float exp(float x) { return first_lane(exp(splat(x))); }
 
 /// Fused multiply-add of scalars, in the arithmetic of the lanes.
-[[gnu::always_inline]] inline float fma(float a, float b, float c) { return first_lane(fma(splat(a), splat(b), splat(c))); }
+[[gnu::always_inline]] inline float fma(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
 
 }  // namespace heddle::simd::inline HEDDLE_ISA

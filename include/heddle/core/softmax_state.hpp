@@ -12,7 +12,6 @@
 #include <heddle/core/math.hpp>
 
 #include <cstdint>
-#include <limits>
 
 namespace heddle::inline HEDDLE_ISA {
 
@@ -24,7 +23,7 @@ struct state_weights {
 
 template <class Real>
 HEDDLE_HOST_DEVICE inline state_weights<Real> merge_weights(Real first_lse, Real second_lse) {
-  constexpr Real empty = -std::numeric_limits<Real>::infinity();
+  constexpr Real empty = static_cast<Real>(-__builtin_huge_val());
   if (second_lse == empty) return {first_lse == empty ? Real(0) : Real(1), Real(0), first_lse};
   if (first_lse == empty) return {Real(0), Real(1), second_lse};
   const double a = static_cast<double>(first_lse), b = static_cast<double>(second_lse);
@@ -35,7 +34,7 @@ HEDDLE_HOST_DEVICE inline state_weights<Real> merge_weights(Real first_lse, Real
 /// out = a + b for one row of `dim` values; returns the lse. `out` may be `a` or `b`.
 template <class Real>
 HEDDLE_HOST_DEVICE inline Real merge_state(const Real* a, Real a_lse, const Real* b, Real b_lse, Real* out, std::int64_t dim) {
-  constexpr Real empty = -std::numeric_limits<Real>::infinity();
+  constexpr Real empty = static_cast<Real>(-__builtin_huge_val());
   const auto w = merge_weights(a_lse, b_lse);
   if (w.lse == empty) {
     for (std::int64_t i = 0; i < dim; ++i) out[i] = Real(0);
@@ -52,7 +51,7 @@ HEDDLE_HOST_DEVICE inline Real merge_state(const Real* a, Real a_lse, const Real
 /// Gradients of both states of one row from (d_out, d_lse) of the merged one; `merged` is its O. Empty states get zeros.
 template <class Real>
 inline void merge_state_backward(const Real* a, Real a_lse, const Real* b, Real b_lse, const Real* merged, Real merged_lse, const Real* d_out, Real d_lse, Real* d_a, Real* d_a_lse, Real* d_b, Real* d_b_lse, std::int64_t dim) {
-  constexpr Real empty = -std::numeric_limits<Real>::infinity();
+  constexpr Real empty = static_cast<Real>(-__builtin_huge_val());
   const auto side = [&](const Real* o, Real lse, Real* d_o, Real* d_o_lse) {
     if (lse == empty) {
       for (std::int64_t i = 0; i < dim; ++i) d_o[i] = Real(0);

@@ -14,11 +14,11 @@
 #include <heddle/core/element.hpp>
 #include <heddle/core/error.hpp>
 
-#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace heddle {
 
@@ -29,7 +29,7 @@ concept memory_space = std::same_as<S, host> || std::same_as<S, device>;
 
 template <std::size_t Rank>
 struct extents {
-  std::array<std::int64_t, Rank> values{};
+  std::int64_t values[Rank]{};
   constexpr extents() = default;
   template <std::convertible_to<std::int64_t>... I>
     requires(sizeof...(I) == Rank)

@@ -2,8 +2,10 @@
 //
 // A call costs a few hundred nanoseconds while the threads spin; a thread that finds no work spins a little, then yields its core, and
 // sleeps when nothing comes for some tens of microseconds. Indices are handed out one by one, so unequal pieces balance.
-// An exception thrown by a piece is rethrown by bulk after all pieces have ended (the first one; others are dropped).
-// bulk is called by one thread at a time and not from inside a piece. Destroying the team joins its threads.
+// An exception thrown by a piece is rethrown by bulk when all running pieces have ended; pieces not yet begun are dropped, and so are further
+// exceptions. Any thread may call bulk at any time: from inside a piece, or while another thread's call runs, it does the work alone.
+// Construction that runs out of threads joins those it started and throws std::system_error. Destroying the team joins its threads; no bulk
+// may be running then.
 //
 //     heddle::thread_team team{2};                      // the calling thread and one more
 //     team.bulk(8, [&](std::size_t i) { work(i); });
@@ -29,21 +31,19 @@ class thread_team {
   explicit thread_team(std::size_t threads) : size_(threads) {
     require(threads > 0, "thread_team: argument 'threads' is 0; expected 1 or more");
     workers_ = std::make_unique<std::thread[]>(threads - 1);
-    for (std::size_t i = 0; i + 1 < threads; ++i) workers_[i] = std::thread([this] { work(); });
+    started guard{this};
+    for (; guard.threads + 1 < threads; ++guard.threads) workers_[guard.threads] = std::thread([this] { work(); });
+    guard.team = nullptr;
   }
   thread_team(const thread_team&) = delete;
   thread_team& operator=(const thread_team&) = delete;
-  ~thread_team() {
-    stop_.store(true, std::memory_order_relaxed);
-    start();
-    for (std::size_t i = 0; i + 1 < size_; ++i) workers_[i].join();
-  }
+  ~thread_team() { stop(size_ - 1); }
 
   std::size_t concurrency() const { return size_; }
 
   template <class F>
   void bulk(std::size_t n, F&& f) {
-    if (size_ == 1 || n <= 1) {
+    if (size_ == 1 || n <= 1 || busy_.exchange(true, std::memory_order_acquire)) {
       for (std::size_t i = 0; i < n; ++i) f(i);
       return;
     }
@@ -54,9 +54,19 @@ class thread_team {
  private:
   static constexpr int spins_before_yield = 1000, yields_before_sleep = 2000;
 
+  struct started {   // joins the threads of a constructor that does not finish
+    thread_team* team;
+    std::size_t threads = 0;
+    ~started() {
+      if (team) team->stop(threads);
+    }
+  };
+
   static void pause() {
 #if defined(__x86_64__)
     _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
 #endif
   }
 
@@ -66,17 +76,25 @@ class thread_team {
     running_.store(size_ - 1, std::memory_order_relaxed);
     start();
     drain();
-    for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) spins < spins_before_yield ? pause() : std::this_thread::yield();
-#if defined(__cpp_exceptions)
-    if (failed_.load(std::memory_order_relaxed)) {
-      failed_.store(false, std::memory_order_relaxed);
-      std::rethrow_exception(std::exchange(failure_, nullptr));
+    for (int spins = 0; running_.load(std::memory_order_acquire) != 0;) {
+      if (spins < spins_before_yield) pause(), ++spins;
+      else std::this_thread::yield();
     }
+    std::exception_ptr failure;
+    if (failed_.exchange(false, std::memory_order_relaxed)) failure = std::exchange(failure_, nullptr);
+    busy_.store(false, std::memory_order_release);
+#if defined(__cpp_exceptions)
+    if (failure) std::rethrow_exception(failure);
 #endif
   }
   void start() {
-    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.fetch_add(1);
     epoch_.notify_all();
+  }
+  void stop(std::size_t threads) {
+    stop_.store(true, std::memory_order_relaxed);
+    start();
+    for (std::size_t i = 0; i < threads; ++i) workers_[i].join();
   }
   void drain() {
 #if defined(__cpp_exceptions)
@@ -107,7 +125,7 @@ class thread_team {
   bulk_function function_{};
   std::size_t count_ = 0;
   std::exception_ptr failure_;
-  std::atomic<bool> failed_{false}, stop_{false};
+  std::atomic<bool> busy_{false}, failed_{false}, stop_{false};
   alignas(64) std::atomic<std::uint32_t> epoch_{0};
   alignas(64) std::atomic<std::size_t> next_{0};
   alignas(64) std::atomic<std::size_t> running_{0};

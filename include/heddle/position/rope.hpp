@@ -113,7 +113,7 @@ class rope {
     const auto view = detail::checked_rows("rope::relocate", view_of(x), head_dim_, from.size(), "from");
     detail::checked_rows("rope::relocate", view_of(x), head_dim_, to.size(), "to");
     const double ratio = magnitude_ / old.magnitude_;
-    if (frequencies_ == old.frequencies_) return turn_rows(view, options, [&](std::size_t row) { return by(std::int64_t{to[row]} - from[row], ratio, to[row] == from[row] && ratio == 1); });
+    if (same_frequencies(old)) return turn_rows(view, options, [&](std::size_t row) { return by(std::int64_t{to[row]} - from[row], ratio, to[row] == from[row] && ratio == 1); });
     turn_rows(view, options, [&](std::size_t row) {
       return detail::turn_by{frequencies_.data(), static_cast<double>(to[row]), old.frequencies_.data(), static_cast<double>(from[row]), ratio};
     });
@@ -122,6 +122,12 @@ class rope {
  private:
   template <class>
   friend class rope_table;
+
+  bool same_frequencies(const rope& other) const {
+    for (std::size_t f = 0; f < frequencies_.size(); ++f)
+      if (frequencies_[f] != other.frequencies_[f]) return false;
+    return true;
+  }
 
   detail::turn_by by(std::int64_t position, double magnitude, bool stays = false) const {
     return {frequencies_.data(), static_cast<double>(position), frequencies_.data(), 0, magnitude, stays};
