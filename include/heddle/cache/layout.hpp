@@ -69,7 +69,7 @@ class page_block<Codec, lane_layout> {
     auto page = static_cast<std::uint32_t>(first) / static_cast<std::uint32_t>(page_size_);
     int slot = static_cast<int>(static_cast<std::uint32_t>(first) - page * static_cast<std::uint32_t>(page_size_));
     for (int r = 0; r < tile_runs; ++r) {
-      if (first + 16 * r >= length) {
+      if (r > 0 && first + 16 * r >= length) {
         t.key[r] = t.key[r - 1], t.value[r] = t.value[r - 1];
         continue;
       }
@@ -125,7 +125,7 @@ class page_block<Codec, row_layout> {
     int slot = static_cast<int>(static_cast<std::uint32_t>(first) - page * static_cast<std::uint32_t>(page_size_));
     for (int r = 0; r < tile_runs; ++r) {
       const std::int64_t left = length - first - 16 * r;
-      if (left <= 0) {
+      if (r > 0 && left <= 0) {
         t.key[r] = t.key[r - 1], t.value[r] = t.value[r - 1];
         continue;
       }
