@@ -85,7 +85,7 @@ class message_writer {
   void operator()(double value) {   // six decimals or an exponent: enough to recognise a parameter
     if (value != value) return (*this)("NaN");
     if (value < 0) put('-'), value = -value;
-    if (value > 1.7e308) return (*this)("infinity");
+    if (value == __builtin_huge_val()) return (*this)("infinity");
     int exponent = 0;
     if (value != 0 && (value >= 1e9 || value < 1e-4)) {
       while (value >= 10) value /= 10, ++exponent;

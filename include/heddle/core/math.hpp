@@ -6,7 +6,11 @@
 
 #include <cstdint>
 
-namespace heddle::math::inline HEDDLE_ISA {
+namespace heddle::math {
+
+inline constexpr double infinity = __builtin_huge_val();
+
+inline namespace HEDDLE_ISA {
 
 HEDDLE_HOST_DEVICE inline double fma(double a, double b, double c) {
 #if defined(__CUDA_ARCH__)
@@ -59,12 +63,14 @@ struct sine_and_cosine {
 
 /// sin x and cos x. Branch-free, so that loops over it vectorise.
 HEDDLE_HOST_DEVICE inline sine_and_cosine sincos(double x) {
-  x = x <= 0x1p50 && x >= -0x1p50 ? x : __builtin_nan("");
+  const std::uint64_t sign = __builtin_bit_cast(std::uint64_t, x) & 1ull << 63;
+  x = __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) ^ sign);
+  x = x <= 0x1p50 ? x : __builtin_nan("");
   constexpr double round = 6755399441055744.;
   const double shifted = fma(x, 0.63661977236758138, round), n = shifted - round;   // n quarter turns
   double r = fma(n, -1.5707963267948966, x);                                        // exact: both are multiples of 2^-52
   r = fma(n, -6.123233995736766e-17, r);
-  r = -fma(n, -1.4973849048591833e-33, -r);                                         // signed so that -0 stays -0
+  r = fma(n, 1.4973849048591833e-33, r);
   const double z = r * r;
   double s = 1. / 355687428096000.;   // Taylor series, |r| <= pi / 4
   s = fma(s, -z, 1. / 1307674368000.);
@@ -86,9 +92,10 @@ HEDDLE_HOST_DEVICE inline sine_and_cosine sincos(double x) {
   c = fma(c, -z, 1.);
   const auto quarter = __builtin_bit_cast(std::uint64_t, shifted);
   const bool odd = quarter & 1u;
-  const auto turned_sine = __builtin_bit_cast(std::uint64_t, odd ? c : s) ^ (quarter & 2u) << 62;
+  const auto turned_sine = __builtin_bit_cast(std::uint64_t, odd ? c : s) ^ (quarter & 2u) << 62 ^ sign;
   const auto turned_cosine = __builtin_bit_cast(std::uint64_t, odd ? s : c) ^ ((quarter + 1u) & 2u) << 62;
   return {__builtin_bit_cast(double, turned_sine), __builtin_bit_cast(double, turned_cosine)};
 }
 
-}  // namespace heddle::math::inline HEDDLE_ISA
+}  // namespace HEDDLE_ISA
+}  // namespace heddle::math

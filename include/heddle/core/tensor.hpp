@@ -30,7 +30,7 @@ concept memory_space = std::same_as<S, host> || std::same_as<S, device>;
 template <std::size_t Rank>
 struct extents {
   std::int64_t values[Rank]{};
-  constexpr extents() = default;
+  [[gnu::always_inline]] HEDDLE_HOST_DEVICE constexpr extents() {}
   template <std::convertible_to<std::int64_t>... I>
     requires(sizeof...(I) == Rank)
   [[gnu::always_inline]] HEDDLE_HOST_DEVICE constexpr extents(I... i) : values{static_cast<std::int64_t>(i)...} {}

@@ -37,7 +37,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 
 namespace heddle::inline HEDDLE_ISA {
@@ -67,7 +66,7 @@ class rope {
     require(o.head_dim > 0, "rope: argument 'head_dim' is ", o.head_dim, "; expected 1 or more");
     require(width > 0 && width % 2 == 0, "rope: argument 'rotary_dim' is ", width, "; expected an even number, 2 or more");
     require(width <= o.head_dim, "rope: argument 'rotary_dim' is ", width, "; expected at most head_dim (", o.head_dim, ")");
-    require(o.base >= 1 && o.base <= std::numeric_limits<double>::max(), "rope: argument 'base' is ", o.base, "; expected a finite number, 1 or more");
+    require(o.base >= 1 && o.base < math::infinity, "rope: argument 'base' is ", o.base, "; expected a finite number, 1 or more");
     require(o.sequence_length >= 0, "rope: argument 'sequence_length' is ", o.sequence_length, "; expected 0 or more");
     frequencies_.resize(static_cast<std::size_t>(detail::round_to_lanes(pairs_)));
     rope_frequencies f{.values = {frequencies_.data(), static_cast<std::size_t>(pairs_)}, .base = o.base, .sequence_length = o.sequence_length};

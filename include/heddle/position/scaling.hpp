@@ -25,7 +25,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -92,7 +91,7 @@ inline void set_base(rope_frequencies& f, double base) {
 namespace detail::inline HEDDLE_ISA {
 
 inline void require_factor(const char* name, double factor) {
-  require(factor > 0 && factor <= std::numeric_limits<double>::max(), "rope: scaling: '", name, "' is ", factor, "; expected a positive finite number");
+  require(factor > 0 && factor < math::infinity, "rope: scaling: '", name, "' is ", factor, "; expected a positive finite number");
 }
 inline void require_length(std::int64_t length) {
   require(length > 0, "rope: scaling: 'original_length' is ", length, "; expected 1 or more");
