@@ -1,0 +1,57 @@
+// Quantised weights times integer activations: one panel of 16 outputs, a few rows.
+//     acc = fma(d scale, block, acc)      block: the exact integer product, of 24-bit activations fma(255, part[0], part[1]) rounded once
+//     acc = fma(m, scale sum q, acc)      q4_1; q4_0 alike with m = -8 d
+// in the order of the blocks: a lane is an output, so nothing but the block size decides what is summed with what.
+#pragma once
+#include <heddle/linear/detail/block_products.hpp>
+
+namespace heddle::linear::detail::inline HEDDLE_ISA {
+
+using simd::f32x16;
+
+/// Calls step<height>(), then the lower heights of kernels, down to one.
+template <int height, class Step>
+void descend(const Step& step) {
+  step.template operator()<height>();
+  constexpr int lower = height > 6 ? 6 : height > 4 ? 4 : height - 1;
+  if constexpr (lower > 0) descend<lower>(step);
+}
+
+template <bool nibbles, int digits, int rows>
+void integer_tile(format kind, const std::byte* panel, std::int64_t blocks, const digit_block<digits>* x, std::int64_t x_stride, float* out, std::int64_t out_stride, std::int64_t outputs) {
+  const std::size_t record_bytes = block_bytes(kind) * panel_outputs;
+  f32x16 acc[rows];
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) acc[r] = simd::splat(0.f);
+  for (std::int64_t b = 0; b < blocks; ++b, panel += record_bytes, x += x_stride) {
+    i32x16 part[digit_block<digits>::parts][rows];
+    block_products<nibbles, digits, rows>(panel, x, part);
+    const std::byte* scales = panel + (nibbles ? 256 : 512);
+    const f32x16 d = simd::load_f16(scales);
+    f32x16 m = d;
+    if constexpr (nibbles) m = kind == format::q4_1 ? simd::load_f16(scales + 32) : d * simd::splat(-8.f);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+      f32x16 block = simd::to_float(part[0][r]);
+      if constexpr (digits == 3) block = simd::fma(simd::splat(255.f), block, simd::to_float(part[1][r]));
+      acc[r] = simd::fma(d * simd::splat(x[r].scale), block, acc[r]);
+      if constexpr (nibbles) acc[r] = simd::fma(m, simd::splat(x[r].scaled_sum), acc[r]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) simd::store_first(out + r * out_stride, acc[r], outputs);
+}
+
+/// All rows of a tile, from the tallest kernel down.
+template <bool nibbles, int digits, int height = product_rows<nibbles, digits>>
+void integer_tiles(format kind, const std::byte* panel, std::int64_t blocks, const digit_block<digits>* x, std::int64_t rows, float* out, std::int64_t out_stride, std::int64_t outputs) {
+  const std::int64_t x_stride = rows;
+  std::int64_t r = 0;
+  const auto step = [&]<int taken>() {
+    for (; rows - r >= taken; r += taken)
+      integer_tile<nibbles, digits, taken>(kind, panel, blocks, x + r, x_stride, out + r * out_stride, out_stride, outputs);
+  };
+  descend<height>(step);
+}
+
+}  // namespace heddle::linear::detail::inline HEDDLE_ISA
