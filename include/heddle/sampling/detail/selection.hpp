@@ -36,8 +36,9 @@ Key weighted_threshold(const Key* keys, const Weights& weights, std::int64_t n, 
     std::uint64_t sums[buckets] = {};
     for (std::int64_t i = 0; i < n; ++i)
       if (keys[i] <= high && keys[i] >= low) sums[bucket_of(keys[i])] += weights[i];
+    const int lowest = bucket_of(low);
     int last = 0;  // the last bucket whose items have a chance to be kept
-    while (last + 1 < buckets && static_cast<double>(above + sums[last]) < limit) above += sums[last++];
+    while (last < lowest && static_cast<double>(above + sums[last]) < limit) above += sums[last++];
 
     Key inner_high = low, inner_low = high, some_keys[few];
     std::uint64_t some_weights[few];
