@@ -2,7 +2,7 @@
 #define HEDDLE_SIMT
 #include "../support/simt/simt.hpp"
 
-#include <heddle/attention/paged_decode.cuh>
+#include <heddle/attention/attend.hpp>
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,7 @@
 
 namespace {
 
-using heddle::bfloat16;
-using heddle::float16;
+using namespace heddle;
 namespace paged_decode = heddle::detail::paged_decode;
 
 struct shape {
@@ -28,7 +27,7 @@ struct shape {
 template <class T, int head_dim>
 struct fixture {
   shape s;
-  int heads, pages = 0, chunks = 0, total_rows = 0;
+  int heads, pages = 0, chunks = 0, total_rows = 0, longest = 0;
   std::vector<std::int32_t> indices, indptr{0}, q_indptr{0};
   std::vector<T> q, k, v;
   std::vector<float> out, lse;
@@ -36,7 +35,7 @@ struct fixture {
   explicit fixture(const shape& wanted) : s(wanted), heads(s.group * s.num_kv_heads) {
     for (std::size_t i = 0; i < s.lengths.size(); ++i) {
       const int n = s.lengths[i], rows = s.ragged ? static_cast<int>(i) % s.rows + 1 : s.rows;
-      pages += (n + s.page_size - 1) / s.page_size, chunks = std::max(chunks, (n + 511) / 512);
+      longest = std::max(longest, n), pages += (n + s.page_size - 1) / s.page_size, chunks = std::max(chunks, (n + 511) / 512);
       indptr.push_back(pages), q_indptr.push_back(q_indptr.back() + rows);
     }
     total_rows = q_indptr.back();
@@ -64,7 +63,20 @@ struct fixture {
     return {q.data(), k.data(), v.data(), indices.data(), indptr.data(), s.lengths.data(), s.ragged ? q_indptr.data() : nullptr, nullptr, nullptr, nullptr, heads * slot, slot,
             {page, head, slot}, {page, head, slot}, s.rows, s.group, s.num_kv_heads, s.page_size, chunks, 1.f / std::sqrt(static_cast<float>(head_dim))};
   }
-  void run(int splits) { run(arguments(), splits, out.data(), lse.data()); }
+  /// Through the public call.
+  void run(int splits) {
+    const std::int64_t sequences = static_cast<std::int64_t>(s.lengths.size());
+    const extents<4> pages_shape{static_cast<std::int64_t>(pages + 1), s.num_kv_heads, s.page_size, head_dim};
+    using table = tensor_view<const std::int32_t, 1, device>;
+    const paged_rows<T, device> cache{tensor_view<const T, 4, device>{k.data(), pages_shape}, tensor_view<const T, 4, device>{v.data(), pages_shape}, table{indices.data(), extents<1>{static_cast<std::int64_t>(indices.size())}},
+                                      table{indptr.data(), extents<1>{sequences + 1}}, table{s.lengths.data(), extents<1>{sequences}}};
+    const tensor_view<const T, 3, device> query{q.data(), extents<3>{total_rows, heads, head_dim}};
+    attend_options<device> options{.rows = s.rows, .max_kv_length = longest, .splits = splits};
+    if (s.ragged) options.q_indptr = table{q_indptr.data(), extents<1>{sequences + 1}};
+    std::vector<std::byte> memory(attend_workspace_size(query, cache | causal(), options), std::byte{0xFF});
+    options.workspace = memory;
+    attend(query, cache | causal(), tensor_view<float, 3, device>{out.data(), extents<3>{total_rows, heads, head_dim}}, tensor_view<float, 2, device>{lse.data(), extents<2>{total_rows, heads}}, options);
+  }
   void run(const paged_decode::arguments<T>& a, int splits, float* to, float* to_lse) const {
     const auto sequences = static_cast<std::int64_t>(s.lengths.size());
     std::vector<float> states(paged_decode::state_bytes(sequences, s.num_kv_heads, a.rows, s.group, head_dim, chunks) / 4 + 4, std::numeric_limits<float>::quiet_NaN());
@@ -192,6 +204,36 @@ TYPED_TEST(PagedDecode, NaNReachesExactlyTheRowsThatSeeIt) {
       else EXPECT_EQ(f.out[at], base.out[at]);
     }
 }
+
+TEST(PagedDecodeErrors, ASequenceLongerThanTheWorkspaceIsNotANumber) {
+  fixture<float16, 64> f({.lengths = {600, 30}});
+  f.longest = 512;
+  f.run(1);
+  EXPECT_TRUE(std::isnan(f.lse[0]) && std::isnan(f.out[0]));
+  EXPECT_FALSE(std::isnan(f.lse[1]) || std::isnan(f.out[64]));
+}
+TEST(PagedDecodeErrors, ShapesAreCheckedBeforeTheLaunch) {
+  std::vector<float16> data(4096);
+  std::vector<std::int32_t> table(8);
+  using t = tensor_view<const std::int32_t, 1, device>;
+  const auto pages = [&](std::int64_t dim) {
+    return paged_rows<float16, device>{tensor_view<const float16, 4, device>{data.data(), extents<4>{1, 1, 16, dim}}, tensor_view<const float16, 4, device>{data.data(), extents<4>{1, 1, 16, dim}}, t{table.data(), extents<1>{1}}, t{table.data(), extents<1>{2}}, t{table.data(), extents<1>{1}}};
+  };
+  EXPECT_THROW(pages(80), error);
+  const auto cache = pages(64) | causal();
+  std::vector<float> out(4096);
+  const auto call = [&](std::int64_t rows, attend_options<device> options) {
+    attend(tensor_view<const float16, 3, device>{data.data(), extents<3>{rows, 1, 64}}, cache, tensor_view<float, 3, device>{out.data(), extents<3>{rows, 1, 64}}, tensor_view<float, 2, device>{out.data(), extents<2>{rows, 1}}, options);
+  };
+  EXPECT_THROW(call(2, {.rows = 1}), error);
+  EXPECT_THROW(call(17, {.rows = 17}), error);
+  EXPECT_THROW(call(1, {.rows = 1, .max_kv_length = 16}), error);   // no workspace
+}
+template <class Q, class Out>
+concept attends_device = requires(Q q, paged_rows<float16, device> pages, Out out, tensor_view<float, 2, device> lse, attend_options<device> o) { attend(q, pages | causal(), out, lse, o); };
+static_assert(attends_device<tensor_view<const float16, 3, device>, tensor_view<float, 3, device>>);
+static_assert(!attends_device<tensor_view<const float16, 3, host>, tensor_view<float, 3, device>> && !attends_device<tensor_view<const float16, 3, device>, tensor_view<float, 3, host>>, "memory spaces do not mix");
+static_assert(!attends_device<tensor_view<const bfloat16, 3, device>, tensor_view<float, 3, device>>, "queries have the element of the cache");
 
 // The emulator must find what it is there to find.
 __global__ void barrier_in_a_branch(int) {

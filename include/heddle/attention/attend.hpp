@@ -350,3 +350,7 @@ std::size_t attend_workspace_size(const Q& q, const Keys& keys, const attend_opt
 
 }  // namespace HEDDLE_ISA
 }  // namespace heddle
+
+#if defined(__CUDACC__) || defined(HEDDLE_SIMT)
+#include <heddle/attention/attend.cuh>
+#endif

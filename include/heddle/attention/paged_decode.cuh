@@ -44,9 +44,10 @@ struct arguments {
 struct sequence {   // what one sequence asks for
   int first_row, rows, length;
 };
+/// Never longer than the states have room for.
 template <class T>
 HEDDLE_DEVICE sequence sequence_of(const arguments<T>& a, int index) {
-  const int length = a.lengths[index];
+  const int wanted = a.lengths[index], most = a.chunks * chunk_tokens, length = wanted < 0 ? 0 : wanted < most ? wanted : most;
   if (!a.q_indptr) return {index * a.rows, a.rows, length};
   return {a.q_indptr[index], a.q_indptr[index + 1] - a.q_indptr[index], length};
 }
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(threads, query_tiles == 1 ? 3 : 2) kernel(argu
   const int blocks_of_queries = (a.rows * a.group + memory::queries - 1) / memory::queries;
   const int kv_head = static_cast<int>(blockIdx.y) / blocks_of_queries, first_query = static_cast<int>(blockIdx.y) % blocks_of_queries * memory::queries, index = static_cast<int>(blockIdx.z);
   const sequence s = sequence_of(a, index);
-  const int queries = s.rows * a.group, total_chunks = (s.length + chunk_tokens - 1) / chunk_tokens, splits = static_cast<int>(gridDim.x);
+  const int queries = (s.rows < a.rows ? s.rows : a.rows) * a.group, total_chunks = (s.length + chunk_tokens - 1) / chunk_tokens, splits = static_cast<int>(gridDim.x);
   const int per_split = (total_chunks + splits - 1) / splits, total_tiles = (s.length + tile_tokens - 1) / tile_tokens;
   const int first_tile = static_cast<int>(blockIdx.x) * per_split * chunk_tiles, wanted = first_tile + per_split * chunk_tiles, last_tile = wanted < total_tiles ? wanted : total_tiles;
   if (first_tile >= last_tile || first_query >= queries) return;
@@ -311,7 +312,7 @@ __global__ void __launch_bounds__(threads) merge_chunks(arguments<T> a, Out* out
   if (item >= total) return;   // whole warps
   const int query = item % most_queries, kv_head = item / most_queries % a.num_kv_heads, index = item / most_queries / a.num_kv_heads;
   const sequence s = sequence_of(a, index);
-  if (query >= s.rows * a.group) return;
+  if (query >= s.rows * a.group) return;   // a.rows bounds it too
   const int n = (s.length + chunk_tokens - 1) / chunk_tokens;
   const std::int64_t base = (static_cast<std::int64_t>(index) * a.num_kv_heads + kv_head) * a.chunks * most_queries + query;
   const state none{minus_infinity, 0.f, {}};
@@ -342,6 +343,7 @@ __global__ void __launch_bounds__(threads) merge_chunks(arguments<T> a, Out* out
   HEDDLE_UNROLL
   for (int i = 0; i < levels; ++i)
     if (n >> i & 1) x = join(level[i], x);
+  if (a.lengths[index] > a.chunks * chunk_tokens) x.m = x.l = __builtin_nanf("");   // more than the states have room for: not a result
   const float inverse = x.l == 0.f ? 0.f : 1.f / x.l;
   const int row = s.first_row + query / a.group, head = kv_head * a.group + query % a.group;
   HEDDLE_UNROLL

@@ -66,6 +66,7 @@
 
 #if defined(__CUDACC__)
 #define HEDDLE_HOST_DEVICE __host__ __device__
+#pragma nv_diag_suppress 1675   // pragmas of the host compiler are not news
 #else
 #define HEDDLE_HOST_DEVICE
 #endif
