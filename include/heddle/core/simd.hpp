@@ -79,10 +79,10 @@ inline float reduce_max(f32x16 v) {
   n = n - round;
   f32x16 r = fma(n, splat(-0.693145751953125f), x);
   r = fma(n, splat(-1.42860677e-6f), r);
-  f32x16 p = splat(1.38888896e-3f);
-  p = fma(p, r, splat(8.33333377e-3f));
-  p = fma(p, r, splat(4.16666679e-2f));
-  p = fma(p, r, splat(1.66666672e-1f));
+  f32x16 p = splat(0.00139484694f);   // Taylor series, the terms in r^7 and r^8 economised into lower ones on |r| <= ln(2) / 2
+  p = fma(p, r, splat(0.00837503932f));
+  p = fma(p, r, splat(0.0416662209f));
+  p = fma(p, r, splat(0.166664168f));
   p = fma(p, r, splat(0.5f));
   p = fma(p, r, splat(1.f));
   p = fma(p, r, splat(1.f));

@@ -103,21 +103,23 @@ struct byte_products {
   [[gnu::always_inline]] static sums start(std::int32_t x) { return {simd::splat(x)}; }
   [[gnu::always_inline]] static void add(sums& s, const cells& c, const std::uint32_t* integers) {
     s.all = multiply_add(s.all, c.even, integers[0]);
-#if !defined(__AVX512BW__)
-    __asm__("" : "+x"(s.all.low), "+x"(s.all.high));   // two chained sums; compilers would add the products first, which takes more registers
-#endif
+    in_place(s);
     s.all = multiply_add(s.all, c.odd, integers[1]);
+    in_place(s);
   }
   [[gnu::always_inline]] static simd::i32x16 total(const sums& s) { return s.all; }
 
  private:
+  // Sums stay in their registers, one product at a time. Left alone, compilers add products to each other first and run out of registers.
 #if defined(__AVX512BW__) && defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+  [[gnu::always_inline]] static void in_place(sums& s) { __asm__("" : "+v"(s.all.all)); }
   template <int n>
   [[gnu::always_inline]] static simd::i32x16 shift_right_16(simd::i32x16 x) { return {_mm512_srli_epi16(x.all, n)}; }
   [[gnu::always_inline]] static simd::i32x16 multiply_add(simd::i32x16 sum, simd::i32x16 pairs, std::uint32_t pair) {
     return sum + simd::i32x16{_mm512_madd_epi16(pairs.all, _mm512_set1_epi32(static_cast<int>(pair)))};
   }
 #else
+  [[gnu::always_inline]] static void in_place(sums& s) { __asm__("" : "+x"(s.all.low), "+x"(s.all.high)); }
   template <int n>
   [[gnu::always_inline]] static simd::i32x16 shift_right_16(simd::i32x16 x) { return {_mm256_srli_epi16(x.low, n), _mm256_srli_epi16(x.high, n)}; }
   [[gnu::always_inline]] static simd::i32x16 multiply_add(simd::i32x16 sum, simd::i32x16 pairs, std::uint32_t pair) {
