@@ -14,7 +14,7 @@
 // tree: parents[r] is the parent of row r, counted within its sequence's rows, -1 for a child of the committed context; parents come before
 // their children; several roots and any number of nodes are legal; trees of a batch lie one after another, as the rows do. A row sees the
 // committed keys, its ancestors and itself, *as if they were stored one after another*: the ancestor at depth k is key n + k, and the row's index
-// is n + depth, for every other adaptor too. So a row's result equals that of sequential decoding, bit for bit, and does not depend on the tree.
+// is n + depth, for every other adaptor too (where the source has positions, those of the rows are the caller's: n + depth as well). So a row's result equals that of sequential decoding, bit for bit, and does not depend on the tree.
 //
 // An adaptor of your own is a small type with one of these members (and, where it has something to check, `check(call)`):
 //   std::uint64_t visible(const place&, std::int64_t token) const        64 keys from `token` on; with `static constexpr granularity level`

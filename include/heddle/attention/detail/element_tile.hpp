@@ -34,15 +34,55 @@ class line_walk {
   int run_ = 0;
 };
 
-/// Sixteen cells as floats, in the order that is cheapest to widen; `ordered` puts lanes into their places.
+/// Sixteen cells as floats, in the order that is cheapest to widen; `ordered` puts lanes into their places, `shuffled` takes them out.
 template <class E>
 struct element_lanes {
   [[gnu::always_inline]] static simd::f32x16 load(const E* p) { return codec::detail::load(p); }
   [[gnu::always_inline]] static simd::f32x16 ordered(simd::f32x16 v) { return v; }
   [[gnu::always_inline]] static simd::f32x16 shuffled(simd::f32x16 v) { return v; }
 };
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Odd cells of bfloat16 are the upper halves of words, even ones the lower: no unpacking. Lanes: 0 2 .. 14, 1 3 .. 15.
+template <>
+struct element_lanes<bfloat16> {
+  [[gnu::always_inline]] static simd::f32x16 load(const bfloat16* p) {
+    const __m256i cells = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(cells, 16)), _mm256_castsi256_ps(_mm256_and_si256(cells, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+  }
+  [[gnu::always_inline]] static simd::f32x16 ordered(simd::f32x16 v) {
+    const __m256 a = _mm256_unpacklo_ps(v.low, v.high), b = _mm256_unpackhi_ps(v.low, v.high);   // 0 1 2 3, 8 .. 11; 4 .. 7, 12 .. 15
+    return {_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)};
+  }
+  [[gnu::always_inline]] static simd::f32x16 shuffled(simd::f32x16 v) {
+    const __m256 a = _mm256_permute2f128_ps(v.low, v.high, 0x20), b = _mm256_permute2f128_ps(v.low, v.high, 0x31);   // 0 .. 3, 8 .. 11; 4 .. 7, 12 .. 15
+    return {_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)};
+  }
+};
+#endif
 
 inline constexpr int most_queries = 6;   // of one register tile
+
+/// Keeps a loaded vector that several queries use in its register; compilers would rather load it again as an operand of every product.
+template <class E, int queries>
+[[gnu::always_inline]] inline simd::f32x16 held(simd::f32x16 v) {
+  if constexpr (queries > 1 && (queries != 3 || std::same_as<E, float>)) {
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(v.all));
+#elif defined(__AVX2__)
+    __asm__("" : "+x"(v.low), "+x"(v.high));
+#endif
+  }
+  return v;
+}
+/// Three queries by two vectors leave no register to hold a broadcast: it is loaded again for each vector.
+template <int queries>
+inline constexpr bool reload_broadcast = !simd::wide_registers && queries == 3;
+template <int queries>
+[[gnu::always_inline]] inline simd::f32x16 broadcast(const float* p) {
+  if constexpr (reload_broadcast<queries>) __asm__("" : "+r"(p));
+  return simd::splat(*p);
+}
+
 /// Vectors of sixteen lanes per query, so that the accumulators fit and enough chains run side by side.
 template <int queries>
 inline constexpr int tile_vectors = simd::wide_registers ? 4 : queries == 1 ? 4 : queries <= 3 ? 2 : 1;
@@ -57,14 +97,23 @@ template <class E, int N, int R>
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) acc[g][r] = simd::splat(0.f);
   const auto channel = [&](int c) __attribute__((always_inline)) {
+    if constexpr (reload_broadcast<N>) {
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const simd::f32x16 x = held<E, N>(element_lanes<E>::load(k[r] + c * 16));
+#pragma GCC unroll 6
+        for (int g = 0; g < N; ++g) acc[g][r] = simd::fma(x, broadcast<N>(q + g * pitch + c), acc[g][r]);
+      }
+    } else {
     simd::f32x16 x[R];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) x[r] = element_lanes<E>::load(k[r] + c * 16);
+    for (int r = 0; r < R; ++r) x[r] = held<E, N>(element_lanes<E>::load(k[r] + c * 16));
 #pragma GCC unroll 6
     for (int g = 0; g < N; ++g) {
       const simd::f32x16 z = simd::splat(q[g * pitch + c]);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) acc[g][r] = simd::fma(x[r], z, acc[g][r]);
+    }
     }
   };
   int c = 0;
@@ -101,7 +150,7 @@ template <class E, int N, int V>
     for (int v = 0; v < V; ++v) acc[g][v] = element_lanes<E>::shuffled(simd::load(output + g * width + 16 * v) * simd::splat(factor[g]));
   const auto load = [&](const std::byte* row, simd::f32x16* x) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) x[v] = element_lanes<E>::load(reinterpret_cast<const E*>(row + v * values.panel));
+    for (int v = 0; v < V; ++v) x[v] = held<E, N>(element_lanes<E>::load(reinterpret_cast<const E*>(row + v * values.panel)));
   };
   const auto add = [&](int g, int j, const simd::f32x16* x) __attribute__((always_inline)) {
     const simd::f32x16 w = simd::splat(weights[g * tile_tokens + j]);
@@ -109,6 +158,15 @@ template <class E, int N, int V>
     for (int v = 0; v < V; ++v) acc[g][v] = simd::fma(x[v], w, acc[g][v]);
   };
   const auto token = [&](const std::byte* row, int j) __attribute__((always_inline)) {
+    if constexpr (reload_broadcast<N>) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        const simd::f32x16 x = held<E, N>(element_lanes<E>::load(reinterpret_cast<const E*>(row + v * values.panel)));
+#pragma GCC unroll 6
+        for (int g = 0; g < N; ++g) acc[g][v] = simd::fma(x, broadcast<N>(weights + g * tile_tokens + j), acc[g][v]);
+      }
+      return;
+    }
     simd::f32x16 x[V];
     load(row, x);
 #pragma GCC unroll 6
@@ -157,18 +215,18 @@ template <class E, int N>
     for (; c < width; c += 16) weigh_panels<E, N, 1>(weights, factor, live, values, c / 16 * values.panel, output + c, width, ahead, lines);
 }
 
-/// Calls f.operator()<n>(q) for blocks of at most six queries, as even as possible.
-template <class F>
+/// Calls f.operator()<n>(q) for blocks of at most six queries, as even as possible. Twenty queries and more make blocks of five and six.
+template <bool many, class F>
 void for_query_blocks(int first, int count, F f) {
   for (int blocks = (count + most_queries - 1) / most_queries; blocks > 0; --blocks) {
     const int n = (count + blocks - 1) / blocks;
-    switch (n) {
-      case 1: f.template operator()<1>(first); break;
-      case 2: f.template operator()<2>(first); break;
-      case 3: f.template operator()<3>(first); break;
-      case 4: f.template operator()<4>(first); break;
-      case 5: f.template operator()<5>(first); break;
-      default: f.template operator()<6>(first);
+    if (n == 6) f.template operator()<6>(first);
+    else if (n == 5) f.template operator()<5>(first);
+    if constexpr (!many) {
+      if (n == 4) f.template operator()<4>(first);
+      else if (n == 3) f.template operator()<3>(first);
+      else if (n == 2) f.template operator()<2>(first);
+      else if (n == 1) f.template operator()<1>(first);
     }
     first += n, count -= n;
   }

@@ -17,6 +17,7 @@
 #pragma once
 #include <heddle/attention/detail/query_block.hpp>
 #include <heddle/attention/detail/tile_kernel_element.hpp>
+#include <heddle/attention/detail/tile_kernel_integer.hpp>
 
 #include <concepts>
 

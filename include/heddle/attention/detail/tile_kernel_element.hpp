@@ -30,12 +30,12 @@ class tile_kernel<Codec> : public query_block {
   void score(const tile& now, const tile* next, int first, int count, int runs) {
     line_walk ahead;
     if (next) ahead = {next->key, Codec::key_run_bytes(head_dim_)};
-    if (!widens(count)) return score<element>(now.key, first, count, runs, ahead, static_cast<int>(sizeof(element)));
+    if (!widens(count)) return score<element, false>(now.key, first, count, runs, ahead, static_cast<int>(sizeof(element)));
     widen_keys(now, runs);
     const std::size_t run = static_cast<std::size_t>(head_dim_) * 16;
     const std::byte* key[tile_runs];
     for (int r = 0; r < tile_runs; ++r) key[r] = reinterpret_cast<const std::byte*>(wide_keys_ + static_cast<std::size_t>(r) * run);
-    score<float>(key, first, count, runs, ahead, 1);
+    score<float, true>(key, first, count, runs, ahead, 1);
   }
 
   void soften(const tile&, int first, int count) { exponentiate(first, count); }
@@ -43,11 +43,11 @@ class tile_kernel<Codec> : public query_block {
   void weigh(const tile& now, const tile* next, int first, int count) {
     line_walk ahead;
     if (next) ahead = {next->value, Codec::value_run_bytes(width_)};
-    if (!widens(count)) return weigh<element>({now.value, value_pitch(), 16 * sizeof(element)}, first, count, ahead, static_cast<int>(sizeof(element)));
+    if (!widens(count)) return weigh<element, false>({now.value, value_pitch(), 16 * sizeof(element)}, first, count, ahead, static_cast<int>(sizeof(element)));
     widen_values(now, first, count);
     const std::byte* value[tile_runs];
     for (int r = 0; r < tile_runs; ++r) value[r] = reinterpret_cast<const std::byte*>(wide_values_ + r * 16 * 16);
-    weigh<float>({value, 16 * sizeof(float), tile_tokens * 16 * sizeof(float)}, first, count, ahead, 1);
+    weigh<float, true>({value, 16 * sizeof(float), tile_tokens * 16 * sizeof(float)}, first, count, ahead, 1);
   }
 
   void restore(const float* accumulated, float* out) const { std::memcpy(out, accumulated, static_cast<std::size_t>(width_) * sizeof(float)); }
@@ -57,15 +57,15 @@ class tile_kernel<Codec> : public query_block {
   static bool widens(int count) { return count >= widened_from; }
   std::int64_t value_pitch() const { return static_cast<std::int64_t>(width_) * static_cast<std::int64_t>(sizeof(element)); }
 
-  template <class E>
+  template <class E, bool many>
   void score(const std::byte* const* key, int first, int count, int runs, line_walk& ahead, int lines) {
-    for_query_blocks(first, count, [&]<int N>(int q) {
+    for_query_blocks<many>(first, count, [&]<int N>(int q) {
       score_queries<E, N>(query_ + static_cast<std::int64_t>(q) * head_dim_, head_dim_, key, runs, head_dim_, logits(q), ahead, lines * (lines > 1 ? tile_vectors<N> : 1));
     });
   }
-  template <class E>
+  template <class E, bool many>
   void weigh(const value_rows& values, int first, int count, line_walk& ahead, int lines) {
-    for_query_blocks(first, count, [&]<int N>(int q) {
+    for_query_blocks<many>(first, count, [&]<int N>(int q) {
       weigh_queries<E, N>(logits(q), factor_ + q, live_ + q, values, output_ + static_cast<std::int64_t>(q) * width_, width_, ahead, lines);
     });
   }
