@@ -112,8 +112,8 @@ class page_storage {
     executor.bulk(static_cast<std::size_t>(workers), [&](std::size_t worker) {
       const auto w = static_cast<std::int64_t>(worker);
       for (std::int64_t item = items * w / workers; item < items * (w + 1) / workers; ++item) {
-        const int head = static_cast<int>(item / pages);
-        const std::int64_t start = first_token(head), page = start / options_.page_size + item % pages;
+        const int head = static_cast<int>(item % options_.num_kv_heads);   // heads of one page in turn: they lie side by side in k and v
+        const std::int64_t start = first_token(head), page = start / options_.page_size + item / options_.num_kv_heads;
         const std::int64_t first = std::max(start, page * options_.page_size), last = std::min(start + rows, (page + 1) * options_.page_size);
         if (first >= last) continue;
         const int slot = static_cast<int>(first - page * options_.page_size), n = static_cast<int>(last - first);

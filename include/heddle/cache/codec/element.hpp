@@ -49,16 +49,22 @@ struct element_codec {
   template <real_element T>
   static void encode_keys(const T* rows, std::int64_t row_stride, int count, int head_dim, std::byte* run, int slot) {
     E* cells = reinterpret_cast<E*>(run);
+    if (count == 1) return scatter(rows, 0, head_dim, cells + slot);
     int c = 0;
-    if (count == run_tokens) {
-      for (; c + 16 <= head_dim; c += 16) {
-        if constexpr (std::is_same_v<E, T>) {
+    for (; c + 16 <= head_dim; c += 16) {
+      if constexpr (std::is_same_v<E, T>) {
+        if (count == run_tokens) {
           detail::transpose_16x16(rows + c, row_stride, cells + c * 16);
-        } else {
-          alignas(64) E block[16][16];
-          for (int s = 0; s < 16; ++s) detail::store(block[s], detail::load(rows + s * row_stride + c));
-          detail::transpose_16x16(&block[0][0], 16, cells + c * 16);
+          continue;
         }
+      }
+      alignas(64) E block[16][16], lanes[16][16];
+      for (int s = 0; s < count; ++s) detail::convert(rows + s * row_stride + c, 16, block[slot + s]);
+      if (count == run_tokens) {
+        detail::transpose_16x16(&block[0][0], 16, cells + c * 16);
+      } else {
+        detail::transpose_16x16(&block[0][0], 16, &lanes[0][0]);
+        detail::store_lanes(&lanes[0][0], slot, count, cells + c * 16);
       }
     }
     for (int s = 0; s < count; ++s) scatter(rows + s * row_stride, c, head_dim, cells + slot + s);

@@ -180,4 +180,20 @@ template <class Cell>
 #endif
 }
 
+/// Lanes first .. first + count - 1 of sixteen vectors of sixteen cells; the other lanes of `to` are not touched, nor read.
+template <class Cell>
+[[gnu::always_inline]] inline void store_lanes(const Cell* from, int first, int count, Cell* to) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(Cell);
+  for (int i = 0; i < 16; ++i) {
+    const auto* source = reinterpret_cast<const std::byte*>(from + 16 * i + first);
+    auto* target = reinterpret_cast<std::byte*>(to + 16 * i + first);
+    std::size_t at = 0;
+    for (; at + 16 <= bytes; at += 16) std::memcpy(target + at, source + at, 16);
+    if (bytes & 8) std::memcpy(target + at, source + at, 8), at += 8;
+    if (bytes & 4) std::memcpy(target + at, source + at, 4), at += 4;
+    if (bytes & 2) std::memcpy(target + at, source + at, 2), at += 2;
+    if (bytes & 1) target[at] = source[at];
+  }
+}
+
 }  // namespace heddle::codec::detail::inline HEDDLE_ISA
