@@ -104,6 +104,16 @@ class page_storage {
     for_each_head(table, [&, a = from_slot, b = to_slot](int layer, int head) { block_.move_row(address(source, layer, head), a, address(target, layer, head), b); });
   }
 
+  /// Seals the group of tokens that starts at `first`.
+  void seal(std::size_t table, const page_table& t, std::int64_t first) noexcept {
+    const auto [page, slot] = place(first);
+    for_each_head(table, [&, p = t.pages[page], at = slot](int layer, int head) {
+      std::byte* block = address(p, layer, head);
+      Codec::seal_keys(block_.key_run(block, at), options_.head_dim);
+      Codec::seal_values(block_.value_run(block, at), options_.head_dim_v);
+    });
+  }
+
   /// Rows of one layer: row i of head h becomes token first_token(h) + i of the table of that head. Work is shared page by page.
   template <class Keys, class Values, class TableOf, class FirstToken>
   void write(int layer, const Keys& k, const Values& v, const TableOf& table_of_head, const FirstToken& first_token, executor_ref executor) {
