@@ -36,12 +36,16 @@ struct text {
   std::int64_t tokens;
   numbers k, v, q;
   explicit text(int n, unsigned seed = 1)
-      : tokens(n), k(random_numbers(static_cast<std::size_t>(n * kv_heads * dim), seed)), v(random_numbers(static_cast<std::size_t>(n * kv_heads * dim_v), seed + 1)),
+      : tokens(n),
+        k(random_numbers(static_cast<std::size_t>(n * kv_heads * dim), seed)),
+        v(random_numbers(static_cast<std::size_t>(n * kv_heads * dim_v), seed + 1)),
         q(random_numbers(static_cast<std::size_t>(n * kv_heads * group * dim), seed + 2)) {}
   template <class I>
   static numbers pick(const numbers& from, const std::vector<I>& tokens, std::size_t width) {
     numbers r;
-    for (const I t : tokens) r.insert(r.end(), from.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(t) * width), from.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(t) + 1) * width));
+    for (const I t : tokens)
+      r.insert(r.end(), from.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(t) * width),
+               from.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(t) + 1) * width));
     return r;
   }
 };
@@ -59,7 +63,7 @@ void put(Pool& pool, sequence_id s, const text& t, const std::vector<int>& token
   for (int l = 0; l < layers; ++l) {
     numbers k = text::pick(t.k, tokens, kv_heads * dim), v = text::pick(t.v, tokens, kv_heads * dim_v);
     if (l != layer)
-      for (float& x : k) x = -x;   // other layers hold something else
+      for (float& x : k) x = -x;  // other layers hold something else
     pool.write(s, l, tensor_view{k.data(), extents{n, kv_heads, dim}}, tensor_view{v.data(), extents{n, kv_heads, dim_v}});
   }
 }
@@ -73,7 +77,10 @@ void append(Pool& pool, sequence_id s, const text& t, const std::vector<int>& to
 struct result {
   std::int64_t rows;
   numbers out, lse;
-  explicit result(std::int64_t n) : rows(n), out(static_cast<std::size_t>(n * kv_heads * group * dim_v), -7.f), lse(static_cast<std::size_t>(n * kv_heads * group), -7.f) {}
+  explicit result(std::int64_t n)
+      : rows(n),
+        out(static_cast<std::size_t>(n * kv_heads * group * dim_v), -7.f),
+        lse(static_cast<std::size_t>(n * kv_heads * group), -7.f) {}
   result row(std::int64_t i) const {
     result r(1);
     std::copy_n(out.begin() + i * kv_heads * group * dim_v, r.out.size(), r.out.begin());
@@ -81,7 +88,8 @@ struct result {
     return r;
   }
   friend bool operator==(const result& a, const result& b) {
-    return a.rows == b.rows && std::memcmp(a.out.data(), b.out.data(), a.out.size() * 4) == 0 && std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * 4) == 0;
+    return a.rows == b.rows && std::memcmp(a.out.data(), b.out.data(), a.out.size() * 4) == 0 &&
+           std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * 4) == 0;
   }
 };
 inline void PrintTo(const result& r, std::ostream* os) { *os << r.rows << " rows, first " << r.out[0]; }
@@ -91,12 +99,18 @@ result attend_rows(const Keys& keys, const text& t, const std::vector<int>& toke
   const auto n = static_cast<std::int64_t>(tokens.size());
   const numbers q = text::pick(t.q, tokens, kv_heads * group * dim);
   result r(n);
-  attend(tensor_view{q.data(), extents{n, kv_heads * group, dim}}, keys, tensor_view{r.out.data(), extents{n, kv_heads * group, dim_v}}, tensor_view{r.lse.data(), extents{n, kv_heads * group}}, options);
+  attend(tensor_view{q.data(), extents{n, kv_heads * group, dim}}, keys, tensor_view{r.out.data(), extents{n, kv_heads * group, dim_v}},
+         tensor_view{r.lse.data(), extents{n, kv_heads * group}}, options);
   return r;
 }
 
 inline page_pool_options geometry(int page_size, std::int64_t tokens) {
-  return {.num_layers = layers, .num_pages = tokens / page_size + 4, .page_size = page_size, .num_kv_heads = kv_heads, .head_dim = dim, .head_dim_v = dim_v};
+  return {.num_layers = layers,
+          .num_pages = tokens / page_size + 4,
+          .page_size = page_size,
+          .num_kv_heads = kv_heads,
+          .head_dim = dim,
+          .head_dim_v = dim_v};
 }
 
 // Page memory that starts out as NaN in every type.
@@ -118,7 +132,7 @@ result scattered(int page_size, const text& t, int tokens, int rows) {
   Pool pool(o);
   const sequence_id other = pool.new_sequence(), filler = pool.new_sequence(), s = pool.new_sequence();
   append(pool, filler, t, range(0, tokens));
-  pool.free(filler);   // pages come back in falling order
+  pool.free(filler);  // pages come back in falling order
   for (int done = 0, n; done < tokens - rows; done += n) {
     n = std::min(37, tokens - rows - done);
     append(pool, s, t, range(done, done + n));
@@ -156,10 +170,14 @@ TYPED_TEST_P(attend_pool, equals_attention_on_what_is_stored) {
           static_cast<std::int64_t>(141 + row), dim_v,
           [&](std::int64_t j) {
             double z = 0;
-            for (std::size_t c = 0; c < dim; ++c) z += static_cast<double>(t.q[((140 + row) * kv_heads * group + h) * dim + c]) * static_cast<double>(k[(static_cast<std::size_t>(j) * kv_heads + h / group) * dim + c]);
+            for (std::size_t c = 0; c < dim; ++c)
+              z += static_cast<double>(t.q[((140 + row) * kv_heads * group + h) * dim + c]) *
+                   static_cast<double>(k[(static_cast<std::size_t>(j) * kv_heads + h / group) * dim + c]);
             return z / std::sqrt(static_cast<double>(dim));
           },
-          [&](std::int64_t j, std::int64_t c) { return static_cast<double>(v[(static_cast<std::size_t>(j) * kv_heads + h / group) * dim_v + static_cast<std::size_t>(c)]); });
+          [&](std::int64_t j, std::int64_t c) {
+            return static_cast<double>(v[(static_cast<std::size_t>(j) * kv_heads + h / group) * dim_v + static_cast<std::size_t>(c)]);
+          });
       for (std::size_t c = 0; c < dim_v; ++c) {
         const double x = static_cast<double>(got.out[(row * kv_heads * group + h) * dim_v + c]) - expected.out[c];
         error += x * x, norm += expected.out[c] * expected.out[c];
@@ -180,8 +198,10 @@ TYPED_TEST_P(attend_pool, page_size_order_and_layout_do_not_matter) {
     append(pool, s, t, range(0, tokens));
     const result expected = attend_rows(pool[s].layer(layer) | heddle::causal(), t, range(tokens - rows, tokens));
     for (const float x : expected.out) ASSERT_TRUE(std::isfinite(x));
-    for (const int page_size : {16, 48, 256}) EXPECT_EQ(scattered<typename TestFixture::lanes>(page_size, t, tokens, rows), expected) << "lanes, page_size " << page_size;
-    for (const int page_size : {1, 3, 16, 64}) EXPECT_EQ(scattered<typename TestFixture::records>(page_size, t, tokens, rows), expected) << "records, page_size " << page_size;
+    for (const int page_size : {16, 48, 256})
+      EXPECT_EQ(scattered<typename TestFixture::lanes>(page_size, t, tokens, rows), expected) << "lanes, page_size " << page_size;
+    for (const int page_size : {1, 3, 16, 64})
+      EXPECT_EQ(scattered<typename TestFixture::records>(page_size, t, tokens, rows), expected) << "records, page_size " << page_size;
     heddle::thread_team team(3);
     EXPECT_EQ(attend_rows(pool[s].layer(layer) | heddle::causal(), t, range(tokens - rows, tokens), {.executor = team}), expected);
   }
@@ -258,7 +278,8 @@ TYPED_TEST_P(attend_pool, a_tree_and_what_compaction_leaves_equal_decoding) {
     EXPECT_TRUE(pool.same_rows(s, pool, decoded));
     put(pool, s, t, {650});
     put(pool, decoded, t, {650});
-    EXPECT_EQ(attend_rows(pool[s].layer(layer) | causal(), t, {650}), attend_rows(pool[decoded].layer(layer) | causal(), t, {650})) << "the token after " << prompt;
+    EXPECT_EQ(attend_rows(pool[s].layer(layer) | causal(), t, {650}), attend_rows(pool[decoded].layer(layer) | causal(), t, {650}))
+        << "the token after " << prompt;
   }
 }
 
@@ -275,7 +296,8 @@ TYPED_TEST_P(attend_pool, eviction_equals_attention_over_the_kept_tokens) {
   append(pool, fresh, t, std::vector<int>(kept.begin(), kept.end()));
   put(pool, evicted, t, range(180, 183));
   put(pool, fresh, t, range(180, 183));
-  EXPECT_EQ(attend_rows(pool[evicted].layer(layer) | causal(), t, range(180, 183)), attend_rows(pool[fresh].layer(layer) | causal(), t, range(180, 183)));
+  EXPECT_EQ(attend_rows(pool[evicted].layer(layer) | causal(), t, range(180, 183)),
+            attend_rows(pool[fresh].layer(layer) | causal(), t, range(180, 183)));
 }
 
 TYPED_TEST_P(attend_pool, heads_with_their_own_tokens) {
@@ -309,5 +331,7 @@ TYPED_TEST_P(attend_pool, heads_with_their_own_tokens) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(attend_pool, equals_attention_on_what_is_stored, page_size_order_and_layout_do_not_matter, decoding_verification_and_prefill_agree, a_batch_of_forks_equals_each_alone,
-                            a_tree_and_what_compaction_leaves_equal_decoding, eviction_equals_attention_over_the_kept_tokens, heads_with_their_own_tokens);
+REGISTER_TYPED_TEST_SUITE_P(attend_pool, equals_attention_on_what_is_stored, page_size_order_and_layout_do_not_matter,
+                            decoding_verification_and_prefill_agree, a_batch_of_forks_equals_each_alone,
+                            a_tree_and_what_compaction_leaves_equal_decoding, eviction_equals_attention_over_the_kept_tokens,
+                            heads_with_their_own_tokens);

@@ -32,9 +32,13 @@ struct keys {
   static std::size_t run_bytes(int d) { return C::key_run_bytes(d); }
   static std::size_t row_bytes(int d) { return C::key_row_bytes(d); }
   template <class T>
-  static void encode(const T* rows, std::int64_t stride, int n, int d, std::byte* run, int slot) { C::encode_keys(rows, stride, n, d, run, slot); }
+  static void encode(const T* rows, std::int64_t stride, int n, int d, std::byte* run, int slot) {
+    C::encode_keys(rows, stride, n, d, run, slot);
+  }
   template <class T>
-  static void encode_row(const T* row, int d, std::byte* record) { C::encode_key_row(row, d, record); }
+  static void encode_row(const T* row, int d, std::byte* record) {
+    C::encode_key_row(row, d, record);
+  }
   static void decode(const std::byte* run, int slot, int d, float* out) { C::decode_key(run, slot, d, out); }
   static void copy(const std::byte* from, int a, std::byte* to, int b, int d) { C::copy_key(from, a, to, b, d); }
   static void pack(const std::byte* record, std::byte* run, int slot, int d) { C::pack_key_row(record, run, slot, d); }
@@ -44,9 +48,13 @@ struct values {
   static std::size_t run_bytes(int d) { return C::value_run_bytes(d); }
   static std::size_t row_bytes(int d) { return C::value_row_bytes(d); }
   template <class T>
-  static void encode(const T* rows, std::int64_t stride, int n, int d, std::byte* run, int slot) { C::encode_values(rows, stride, n, d, run, slot); }
+  static void encode(const T* rows, std::int64_t stride, int n, int d, std::byte* run, int slot) {
+    C::encode_values(rows, stride, n, d, run, slot);
+  }
   template <class T>
-  static void encode_row(const T* row, int d, std::byte* record) { C::encode_value_row(row, d, record); }
+  static void encode_row(const T* row, int d, std::byte* record) {
+    C::encode_value_row(row, d, record);
+  }
   static void decode(const std::byte* run, int slot, int d, float* out) { C::decode_value(run, slot, d, out); }
   static void copy(const std::byte* from, int a, std::byte* to, int b, int d) { C::copy_value(from, a, to, b, d); }
   static void pack(const std::byte* record, std::byte* run, int slot, int d) { C::pack_value_row(record, run, slot, d); }
@@ -54,7 +62,9 @@ struct values {
 
 // A run whose bytes are all 0xff: NaN in every float type. Runs are compared through the slots that were written.
 template <class Side>
-bytes fresh_run(int d) { return bytes(Side::run_bytes(d), std::byte{0xff}); }
+bytes fresh_run(int d) {
+  return bytes(Side::run_bytes(d), std::byte{0xff});
+}
 
 // The bytes of one slot alone: copied into an empty run.
 template <class Side>
@@ -93,7 +103,7 @@ template <class Side>
 void check_slots_are_independent(const std::vector<float>& rows, int d) {
   for (int slot = 0; slot < 16; ++slot) {
     bytes alone = fresh_run<Side>(d);
-    Side::encode(rows.data(), d, 1, d, alone.data(), slot);   // the same row in every slot
+    Side::encode(rows.data(), d, 1, d, alone.data(), slot);  // the same row in every slot
     bytes first = fresh_run<Side>(d);
     Side::encode(rows.data(), d, 1, d, first.data(), 0);
     EXPECT_EQ(slot_bytes<Side>(alone, slot, d), slot_bytes<Side>(first, 0, d)) << "head_dim " << d << " slot " << slot;
@@ -103,9 +113,7 @@ void check_slots_are_independent(const std::vector<float>& rows, int d) {
     bytes rewritten = full;
     Side::encode(rows.data() + d * ((slot + 5) % 16), d, 1, d, rewritten.data(), slot);
     for (int s = 0; s < 16; ++s)
-      if (s != slot) {
-        EXPECT_EQ(slot_bytes<Side>(full, s, d), slot_bytes<Side>(rewritten, s, d));
-      }
+      if (s != slot) { EXPECT_EQ(slot_bytes<Side>(full, s, d), slot_bytes<Side>(rewritten, s, d)); }
     Side::encode(rows.data() + d * slot, d, 1, d, rewritten.data(), slot);
     EXPECT_EQ(full, rewritten) << "writing a slot again leaves the whole run as it was";
   }
@@ -129,7 +137,7 @@ void check_copies(const std::vector<float>& rows, int d) {
   bytes run = fresh_run<Side>(d);
   Side::encode(rows.data(), d, 16, d, run.data(), 0);
   bytes moved = run;
-  Side::copy(moved.data(), 11, moved.data(), 2, d);   // inside one run
+  Side::copy(moved.data(), 11, moved.data(), 2, d);  // inside one run
   for (int s = 0; s < 16; ++s) EXPECT_EQ(decoded<Side>(moved, s, d), decoded<Side>(run, s == 2 ? 11 : s, d));
   Side::copy(run.data(), 2, moved.data(), 2, d);
   EXPECT_EQ(moved, run);
@@ -143,9 +151,7 @@ void check_bad_rows_stay_alone(std::vector<float> rows, int d) {
   rows[static_cast<std::size_t>(9 * d)] = std::numeric_limits<float>::infinity();
   Side::encode(rows.data(), d, 16, d, dirty.data(), 0);
   for (int s = 0; s < 16; ++s)
-    if (s != 3 && s != 9) {
-      EXPECT_EQ(slot_bytes<Side>(clean, s, d), slot_bytes<Side>(dirty, s, d));
-    }
+    if (s != 3 && s != 9) { EXPECT_EQ(slot_bytes<Side>(clean, s, d), slot_bytes<Side>(dirty, s, d)); }
   bool has_nan = false;
   for (const float x : decoded<Side>(dirty, 3, d)) has_nan = has_nan || std::isnan(x);
   EXPECT_TRUE(has_nan) << "NaN must not be stored as a number";
@@ -212,5 +218,6 @@ TYPED_TEST_P(codec_laws, a_row_of_zeros_is_zero) {
     codec_test::check_zero_rows<codec_test::values<TypeParam>>(codec_test::normal_rows(16, d, 11), d);
   }
 }
-REGISTER_TYPED_TEST_SUITE_P(codec_laws, sizes_of_runs_are_whole_cache_lines, bytes_do_not_depend_on_how_many_rows_come_at_once, slots_are_independent,
-                            records_pack_to_the_bytes_of_runs, copies_are_exact, a_bad_row_disturbs_no_other, a_row_of_zeros_is_zero);
+REGISTER_TYPED_TEST_SUITE_P(codec_laws, sizes_of_runs_are_whole_cache_lines, bytes_do_not_depend_on_how_many_rows_come_at_once,
+                            slots_are_independent, records_pack_to_the_bytes_of_runs, copies_are_exact, a_bad_row_disturbs_no_other,
+                            a_row_of_zeros_is_zero);

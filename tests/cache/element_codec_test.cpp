@@ -62,7 +62,9 @@ using elements = testing::Types<float16, bfloat16, float8_e4m3, float8_e5m2>;
 TYPED_TEST_SUITE(element_codec, elements);
 
 template <class E>
-E of_bits(std::uint32_t bits) { return E::from_bits(static_cast<decltype(E{}.bits)>(bits)); }
+E of_bits(std::uint32_t bits) {
+  return E::from_bits(static_cast<decltype(E{}.bits)>(bits));
+}
 
 TYPED_TEST(element_codec, every_code_survives_a_round_trip) {
   using C = codec::element_codec<TypeParam>;
@@ -81,7 +83,7 @@ TYPED_TEST(element_codec, every_code_survives_a_round_trip) {
       for (int c = 0; c < d; ++c) {
         const float x = rows[s][c];
         float expected = x;
-        if (sizeof(TypeParam) == 1 && std::isinf(x)) expected = std::copysign(57344.f, x);   // fp8 saturates
+        if (sizeof(TypeParam) == 1 && std::isinf(x)) expected = std::copysign(57344.f, x);  // fp8 saturates
         if (std::isnan(expected)) {
           EXPECT_TRUE(std::isnan(key[c]) && std::isnan(value[c]));
           EXPECT_EQ(std::signbit(key[c]), std::signbit(x));
@@ -97,7 +99,7 @@ TYPED_TEST(element_codec, every_code_survives_a_round_trip) {
 // Independent of the conversion under test: the nearest of all finite values, found by search, ties to the even code.
 TYPED_TEST(element_codec, rounds_to_the_nearest_value_with_ties_to_even) {
   using C = codec::element_codec<TypeParam>;
-  std::vector<std::pair<float, std::uint32_t>> finite;   // non-negative values with their codes, ascending
+  std::vector<std::pair<float, std::uint32_t>> finite;  // non-negative values with their codes, ascending
   for (std::uint32_t b = 0; b < 1u << (8 * sizeof(TypeParam) - 1); ++b)
     if (const float x = of_bits<TypeParam>(b); std::isfinite(x)) finite.push_back({x, b});
   std::mt19937 engine(5);
@@ -121,7 +123,8 @@ TYPED_TEST(element_codec, rounds_to_the_nearest_value_with_ties_to_even) {
     for (int s = 0; s < 16; ++s) {
       const auto key = codec_test::decoded<codec_test::keys<C>>(run, s, d);
       for (int c = 0; c < d; ++c) {
-        ASSERT_EQ(key[static_cast<std::size_t>(c)], expected[static_cast<std::size_t>(s * d + c)]) << rows[static_cast<std::size_t>(s * d + c)];
+        ASSERT_EQ(key[static_cast<std::size_t>(c)], expected[static_cast<std::size_t>(s * d + c)])
+            << rows[static_cast<std::size_t>(s * d + c)];
       }
     }
   }
@@ -148,7 +151,8 @@ TEST(element_codec_range, overflow) {
 TEST(element_codec_copies, rows_of_the_stored_type_keep_every_bit) {
   constexpr int d = 16;
   std::vector<float16> rows(16 * d);
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = float16::from_bits(static_cast<std::uint16_t>(0x7c00 + i));   // infinity and 255 NaNs
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    rows[i] = float16::from_bits(static_cast<std::uint16_t>(0x7c00 + i));  // infinity and 255 NaNs
   codec_test::bytes key_run(codec::f16::key_run_bytes(d)), value_run(codec::f16::value_run_bytes(d));
   codec::f16::encode_keys(rows.data(), d, 16, d, key_run.data(), 0);
   codec::f16::encode_values(rows.data(), d, 16, d, value_run.data(), 0);
@@ -176,7 +180,11 @@ TEST(element_codec_inputs, rows_of_every_real_type_are_taken) {
   const std::vector<float8_e5m2> coarse(expected.begin(), expected.end());
   codec_test::bytes run(codec::f32::key_run_bytes(d));
   codec::f32::encode_keys(rows.data(), d, 16, d, run.data(), 0);
-  for (int s = 0; s < 16; ++s) EXPECT_EQ(codec_test::decoded<codec_test::keys<codec::f32>>(run, s, d), std::vector<float>(expected.begin() + s * d, expected.begin() + (s + 1) * d));
+  for (int s = 0; s < 16; ++s)
+    EXPECT_EQ(codec_test::decoded<codec_test::keys<codec::f32>>(run, s, d),
+              std::vector<float>(expected.begin() + s * d, expected.begin() + (s + 1) * d));
   codec::f32::encode_keys(coarse.data(), d, 16, d, run.data(), 0);
-  for (int s = 0; s < 16; ++s) EXPECT_EQ(codec_test::decoded<codec_test::keys<codec::f32>>(run, s, d), std::vector<float>(coarse.begin() + s * d, coarse.begin() + (s + 1) * d));
+  for (int s = 0; s < 16; ++s)
+    EXPECT_EQ(codec_test::decoded<codec_test::keys<codec::f32>>(run, s, d),
+              std::vector<float>(coarse.begin() + s * d, coarse.begin() + (s + 1) * d));
 }

@@ -9,7 +9,7 @@
 
 namespace {
 int allocations = 0;
-int allowed = -1;   // allocations until one fails; negative: none fails
+int allowed = -1;  // allocations until one fails; negative: none fails
 
 void* allocate(std::size_t bytes, std::size_t alignment) {
   if (allowed == 0) throw std::bad_alloc();
@@ -22,7 +22,9 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 }  // namespace
 
 [[gnu::noinline]] void* operator new(std::size_t bytes) { return allocate(bytes ? bytes : 1, 16); }
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) { return allocate(bytes ? bytes : 1, static_cast<std::size_t>(alignment)); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes ? bytes : 1, static_cast<std::size_t>(alignment));
+}
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
@@ -51,7 +53,7 @@ TEST(page_pool_memory, steps_do_not_allocate) {
   const auto write = [&] {
     for (int layer = 0; layer < 2; ++layer) pool.write(s, layer, keys, values);
   };
-  pool.reserve(s, 100);   // tables grow here
+  pool.reserve(s, 100);  // tables grow here
   pool.rollback(s);
   EXPECT_EQ(allocations_of([&] {
               for (int i = 0; i < 6; ++i) {
@@ -104,9 +106,7 @@ TEST(page_pool_memory, a_failed_allocation_changes_nothing) {
         bool failed = false;
         try {
           f();
-        } catch (const std::bad_alloc&) {
-          failed = true;
-        }
+        } catch (const std::bad_alloc&) { failed = true; }
         allowed = -1;
         if (!failed) return n;
         EXPECT_EQ(pool.free_pages(), free_before);

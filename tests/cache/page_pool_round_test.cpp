@@ -16,7 +16,8 @@ namespace {
 
 template <class Pool>
 Pool pool_of(int page_size) {
-  return Pool({.num_layers = 2, .num_pages = 2000 / page_size, .page_size = page_size, .num_kv_heads = 2, .head_dim = 20, .head_dim_v = 33});
+  return Pool(
+      {.num_layers = 2, .num_pages = 2000 / page_size, .page_size = page_size, .num_kv_heads = 2, .head_dim = 20, .head_dim_v = 33});
 }
 
 // Numbers that no codec but f32 holds exactly, and one row in eight with an outlier.
@@ -79,7 +80,7 @@ TYPED_TEST(rounds, a_chain_of_which_a_are_accepted) {
     for (int accepted = 0; accepted <= drafted; ++accepted) {
       TypeParam a = pool_of<TypeParam>(16), b = pool_of<TypeParam>(16);
       const sequence_id s = prefill(a, range(0, prompt));
-      int next = prompt;   // tags of the true text; drafts from the first rejected one on are others
+      int next = prompt;  // tags of the true text; drafts from the first rejected one on are others
       for (int round = 0; round < 3; ++round) {
         std::vector<int> step = range(next, 1 + accepted);
         while (step.size() < 1 + drafted) step.push_back(1000 + next + static_cast<int>(step.size()));
@@ -113,7 +114,8 @@ TYPED_TEST(rounds, a_branching_tree) {
   }
 }
 
-// A window of 64 over 100 tokens, then four drafts of which one is accepted: eviction sees committed tokens only, so the cache can be rewound.
+// A window of 64 over 100 tokens, then four drafts of which one is accepted: eviction sees committed tokens only, so the cache can be
+// rewound.
 TYPED_TEST(rounds, eviction_waits_for_the_verdict) {
   TypeParam a = pool_of<TypeParam>(16), b = pool_of<TypeParam>(16);
   const auto slide = [](TypeParam& pool, sequence_id s) {
@@ -192,7 +194,9 @@ TEST(page_pool_groups, sealed_groups_are_not_cut) {
   EXPECT_NE(message_of([] { grouped_pool(48); }).find("expected a multiple of 32"), std::string::npos);
 }
 template <class Pool>
-concept evicts = requires(Pool& p, sequence_id s, std::span<const std::int32_t> i) { p.drop(s, i); };
+concept evicts = requires(Pool& p, sequence_id s, std::span<const std::int32_t> i) {
+  p.drop(s, i);
+};
 static_assert(evicts<heddle::page_pool<codec::f32>> && !evicts<group_pool>);
 
 }  // namespace

@@ -16,7 +16,8 @@ namespace {
 template <class Pool>
 class machine {
  public:
-  machine(const heddle::page_pool_options& options, unsigned seed) : memory_(Pool::storage_bytes(options)), pool_(with_storage(options)), engine_(seed) {}
+  machine(const heddle::page_pool_options& options, unsigned seed)
+      : memory_(Pool::storage_bytes(options)), pool_(with_storage(options)), engine_(seed) {}
 
   void run(int steps) {
     for (int i = 0; i < steps; ++i) {
@@ -80,9 +81,11 @@ class machine {
     const std::vector<int> tags = range(next_tag_, rows);
     next_tag_ += rows;
     std::vector<token> fresh;
-    for (int i = 0; i < rows; ++i) fresh.push_back({tags[static_cast<std::size_t>(i)], positions.empty() ? static_cast<std::int32_t>(s.next_position + i) : positions[static_cast<std::size_t>(i)]});
+    for (int i = 0; i < rows; ++i)
+      fresh.push_back({tags[static_cast<std::size_t>(i)],
+                       positions.empty() ? static_cast<std::int32_t>(s.next_position + i) : positions[static_cast<std::size_t>(i)]});
     const int end = random(4);
-    if (end == 3) {   // rolled back, whatever was written
+    if (end == 3) {  // rolled back, whatever was written
       if (random(2)) write_all(pool_, s.id, tags);
       pool_.rollback(s.id);
       return;
@@ -159,7 +162,7 @@ class machine {
   }
 
   void check() {
-    std::map<const std::byte*, std::int64_t> pages;   // by address of their first block: the most tokens that a sequence holds there
+    std::map<const std::byte*, std::int64_t> pages;  // by address of their first block: the most tokens that a sequence holds there
     for (const sequence& s : sequences_) {
       ASSERT_EQ(pool_.next_position(s.id), s.next_position);
       ASSERT_NO_FATAL_FAILURE(expect_tokens(pool_, s.id, s.tokens));
@@ -178,19 +181,21 @@ class machine {
       }
     }
     if constexpr (std::is_same_v<typename Pool::layout, heddle::lane_layout>) {
-      if (pool_.usage().capacity_bytes / static_cast<std::size_t>(pool_.num_pages()) == heads() * block_bytes()) {   // shared tables
+      if (pool_.usage().capacity_bytes / static_cast<std::size_t>(pool_.num_pages()) == heads() * block_bytes()) {  // shared tables
         const heddle::pool_usage usage = pool_.usage();
         std::int64_t live = 0;
         for (const auto& [address, tokens] : pages) live += tokens;
         ASSERT_EQ(usage.pages_in_use, static_cast<std::int64_t>(pages.size()));
-        ASSERT_EQ(usage.live_bytes, static_cast<std::size_t>(live) * heads() * (Pool::codec::key_row_bytes(pool_.head_dim()) + Pool::codec::value_row_bytes(pool_.head_dim_v())));
+        ASSERT_EQ(usage.live_bytes, static_cast<std::size_t>(live) * heads() *
+                                        (Pool::codec::key_row_bytes(pool_.head_dim()) + Pool::codec::value_row_bytes(pool_.head_dim_v())));
         ASSERT_EQ(usage.resident_bytes, pages.size() * heads() * block_bytes());
       }
     }
   }
   std::size_t heads() const { return static_cast<std::size_t>(pool_.num_layers() * pool_.num_kv_heads()); }
   std::size_t block_bytes() const {
-    return static_cast<std::size_t>(pool_.page_size() / 16) * (Pool::codec::key_run_bytes(pool_.head_dim()) + Pool::codec::value_run_bytes(pool_.head_dim_v()));
+    return static_cast<std::size_t>(pool_.page_size() / 16) *
+           (Pool::codec::key_run_bytes(pool_.head_dim()) + Pool::codec::value_run_bytes(pool_.head_dim_v()));
   }
 
   memory memory_;
@@ -212,7 +217,14 @@ void run(std::initializer_list<geometry> geometries) {
   unsigned seed = 1;
   for (const geometry& g : geometries) {
     SCOPED_TRACE("page_size " + std::to_string(g.page_size) + " head_dim " + std::to_string(g.head_dim));
-    machine<Pool> m({.num_layers = 2, .num_pages = g.num_pages, .page_size = g.page_size, .num_kv_heads = 2, .head_dim = g.head_dim, .head_dim_v = g.head_dim_v, .tables = g.tables}, seed++);
+    machine<Pool> m({.num_layers = 2,
+                     .num_pages = g.num_pages,
+                     .page_size = g.page_size,
+                     .num_kv_heads = 2,
+                     .head_dim = g.head_dim,
+                     .head_dim_v = g.head_dim_v,
+                     .tables = g.tables},
+                    seed++);
     m.run(250);
     refused += m.refused();
     if (testing::Test::HasFatalFailure()) return;
@@ -221,10 +233,12 @@ void run(std::initializer_list<geometry> geometries) {
 }
 
 TEST(page_pool_state, records_of_f32) {
-  run<heddle::page_pool<heddle::codec::f32, heddle::row_layout>>({{1, 7, 1, 40}, {3, 1, 7, 20}, {3, 7, 7, 60, page_tables::per_head}, {16, 64, 64, 9}, {64, 80, 16, 5}});
+  run<heddle::page_pool<heddle::codec::f32, heddle::row_layout>>(
+      {{1, 7, 1, 40}, {3, 1, 7, 20}, {3, 7, 7, 60, page_tables::per_head}, {16, 64, 64, 9}, {64, 80, 16, 5}});
 }
 TEST(page_pool_state, lanes_of_f16) {
-  run<heddle::page_pool<heddle::codec::f16>>({{16, 1, 1, 12}, {32, 7, 80, 9}, {64, 64, 64, 7}, {256, 128, 7, 4}, {48, 7, 128, 8}, {16, 7, 7, 40, page_tables::per_head}});
+  run<heddle::page_pool<heddle::codec::f16>>(
+      {{16, 1, 1, 12}, {32, 7, 80, 9}, {64, 64, 64, 7}, {256, 128, 7, 4}, {48, 7, 128, 8}, {16, 7, 7, 40, page_tables::per_head}});
 }
 
 }  // namespace

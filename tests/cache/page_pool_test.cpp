@@ -18,13 +18,16 @@ using row_pool = page_pool<heddle::codec::f32, heddle::row_layout>;
 static_assert(std::is_trivially_copyable_v<heddle::layer_source<lane_pool>>);
 static_assert(std::is_move_constructible_v<lane_pool> && !std::is_copy_constructible_v<lane_pool>);
 template <class K>
-concept writes = requires(lane_pool& p, sequence_id s, K k) { p.write(s, 0, k, k); };
+concept writes = requires(lane_pool& p, sequence_id s, K k) {
+  p.write(s, 0, k, k);
+};
 static_assert(writes<tensor_view<float, 3>> && writes<tensor_view<const heddle::bfloat16, 3>>);
 static_assert(!writes<tensor_view<float, 2>> && !writes<tensor_view<int, 3>> && !writes<tensor_view<float, 3, heddle::device>>);
 
 namespace {
 
-const heddle::page_pool_options small = {.num_layers = 3, .num_pages = 12, .page_size = 16, .num_kv_heads = 2, .head_dim = 24, .head_dim_v = 7};
+const heddle::page_pool_options small = {
+    .num_layers = 3, .num_pages = 12, .page_size = 16, .num_kv_heads = 2, .head_dim = 24, .head_dim_v = 7};
 
 std::vector<token> tokens(const std::vector<int>& tags, std::int32_t first_position = 0) {
   std::vector<token> list;
@@ -62,7 +65,7 @@ TEST(page_pool, strided_rows_of_any_type_are_taken) {
   row_pool pool({.num_pages = 8, .page_size = 3, .num_kv_heads = 2, .head_dim = 20, .head_dim_v = 33});
   page_pool<heddle::codec::f16> lanes({.num_pages = 8, .page_size = 16, .num_kv_heads = 2, .head_dim = 20, .head_dim_v = 33});
   rows r(pool, range(0, 19), 0);
-  std::vector<heddle::bfloat16> k(r.k.size()), v(r.v.size());   // channels slowest: [channel][head][row], rows backwards
+  std::vector<heddle::bfloat16> k(r.k.size()), v(r.v.size());  // channels slowest: [channel][head][row], rows backwards
   const std::int64_t n = 19;
   tensor_view keys{k.data() + (n - 1), extents{n, 2, 20}, extents{-1, n, 2 * n}};
   tensor_view values{v.data() + (n - 1), extents{n, 2, 33}, extents{-1, n, 2 * n}};
@@ -86,7 +89,8 @@ TEST(page_pool, wide_heads_with_strided_channels) {
   lane_pool pool({.num_pages = 1, .page_size = 16, .head_dim = 1031, .head_dim_v = 4096});
   rows r(pool, range(0, 16), 0);
   std::vector<float> k(r.k.size() * 2), v(r.v.size() * 2);
-  const tensor_view keys{k.data(), extents{16, 1, 1031}, extents{2062, 2062, 2}}, values{v.data(), extents{16, 1, 4096}, extents{8192, 8192, 2}};
+  const tensor_view keys{k.data(), extents{16, 1, 1031}, extents{2062, 2062, 2}},
+      values{v.data(), extents{16, 1, 4096}, extents{8192, 8192, 2}};
   for (std::size_t i = 0; i < r.k.size(); ++i) k[2 * i] = r.k[i];
   for (std::size_t i = 0; i < r.v.size(); ++i) v[2 * i] = r.v[i];
   const sequence_id s = pool.new_sequence();
@@ -135,16 +139,21 @@ TEST(page_pool, commit_keeps_the_first_rows_and_rollback_none) {
   expect_tokens(pool, s, expected);
   EXPECT_EQ(pool.num_pages() - pool.free_pages(), 2);
   pool.reserve(s, 5);
-  pool.commit(s, 0);   // nothing was written, nothing is kept
+  pool.commit(s, 0);  // nothing was written, nothing is kept
   expect_tokens(pool, s, expected);
 }
 
 TEST(page_pool, compaction_keeps_a_path) {
   for (const bool per_head : {false, true}) {
-    row_pool pool({.num_layers = 2, .num_pages = 200, .page_size = 3, .num_kv_heads = 2, .head_dim = 9, .tables = per_head ? page_tables::per_head : page_tables::shared});
+    row_pool pool({.num_layers = 2,
+                   .num_pages = 200,
+                   .page_size = 3,
+                   .num_kv_heads = 2,
+                   .head_dim = 9,
+                   .tables = per_head ? page_tables::per_head : page_tables::shared});
     const sequence_id s = pool.new_sequence();
     append(pool, s, range(0, 5));
-    const std::vector<std::int32_t> positions = {5, 6, 6, 7, 7, 7, 8, 9};   // depths of a tree
+    const std::vector<std::int32_t> positions = {5, 6, 6, 7, 7, 7, 8, 9};  // depths of a tree
     pool.reserve(s, 8, positions);
     write_all(pool, s, range(50, 8));
     const std::vector<std::int32_t> path = {0, 2, 5, 6};
@@ -155,7 +164,7 @@ TEST(page_pool, compaction_keeps_a_path) {
     EXPECT_EQ(pool.next_position(s), 9);
     pool.reserve(s, 2);
     write_all(pool, s, range(70, 2));
-    pool.compact(s, {});   // nothing accepted
+    pool.compact(s, {});  // nothing accepted
     expect_tokens(pool, s, expected);
   }
 }
@@ -181,19 +190,19 @@ TEST(page_pool, default_positions_continue) {
 TEST(page_pool, a_fork_shares_pages_until_one_side_writes) {
   lane_pool pool(small);
   const sequence_id a = pool.new_sequence();
-  append(pool, a, range(0, 40));   // pages of 16, 16, 8
+  append(pool, a, range(0, 40));  // pages of 16, 16, 8
   const sequence_id b = pool.fork(a), c = pool.fork(a, 32), d = pool.fork(a, 19);
   EXPECT_EQ(pool.usage().pages_in_use, 3);
   EXPECT_EQ(pool.usage().live_bytes, 40u * 6 * (24 + 7) * 2);
   expect_tokens(pool, b, tokens(range(0, 40)));
   expect_tokens(pool, c, tokens(range(0, 32)));
   EXPECT_EQ(pool.pages_needed(a, 0), 0);
-  EXPECT_EQ(pool.pages_needed(a, 1), 1);    // the copy of the last page
+  EXPECT_EQ(pool.pages_needed(a, 1), 1);  // the copy of the last page
   EXPECT_EQ(pool.pages_needed(a, 9), 2);
-  EXPECT_EQ(pool.pages_needed(c, 1), 1);    // a new page, nothing to copy
-  EXPECT_EQ(pool.pages_needed(d, 13), 1);   // room left in a shared page
+  EXPECT_EQ(pool.pages_needed(c, 1), 1);   // a new page, nothing to copy
+  EXPECT_EQ(pool.pages_needed(d, 13), 1);  // room left in a shared page
   append(pool, a, {100});
-  append(pool, b, {200});   // its last page is its own by now
+  append(pool, b, {200});  // its last page is its own by now
   append(pool, c, {300});
   append(pool, d, {400});
   const auto with = [](std::vector<token> list, int tag) {
@@ -205,7 +214,7 @@ TEST(page_pool, a_fork_shares_pages_until_one_side_writes) {
   expect_tokens(pool, b, with(tokens(range(0, 40)), 200));
   expect_tokens(pool, c, with(tokens(range(0, 32)), 300));
   expect_tokens(pool, d, with(tokens(range(0, 19)), 400));
-  EXPECT_EQ(pool.usage().pages_in_use, 2 + 4);   // two shared, one tail for each
+  EXPECT_EQ(pool.usage().pages_in_use, 2 + 4);  // two shared, one tail for each
   for (const sequence_id s : {a, c, b, d}) pool.free(s);
   EXPECT_EQ(pool.free_pages(), pool.num_pages());
   EXPECT_EQ(pool.usage().live_bytes, 0u);
@@ -220,7 +229,9 @@ TEST(page_pool, a_shared_page_is_never_written) {
   const sequence_id a = pool.new_sequence();
   append(pool, a, range(0, 40));
   const std::size_t three_pages = 3 * lane_pool::storage_bytes(o) / 9;
-  const auto parent_bytes = [&] { return std::vector<std::byte>(m.span().begin(), m.span().begin() + static_cast<std::ptrdiff_t>(three_pages)); };
+  const auto parent_bytes = [&] {
+    return std::vector<std::byte>(m.span().begin(), m.span().begin() + static_cast<std::ptrdiff_t>(three_pages));
+  };
   const std::vector<std::byte> before = parent_bytes();
   const sequence_id b = pool.fork(a);
   append(pool, b, range(70, 3));
@@ -253,13 +264,14 @@ TEST(page_pool, without_pages_nothing_changes) {
   append(pool, a, range(0, 40));
   const sequence_id b = pool.fork(a);
   const auto before = m.copy();
-  EXPECT_EQ(message_of([&] { pool.reserve(a, 25); }), "page_pool::reserve: 3 pages needed, 2 free of 5 (sequence 0, length 40); nothing was changed");
+  EXPECT_EQ(message_of([&] { pool.reserve(a, 25); }),
+            "page_pool::reserve: 3 pages needed, 2 free of 5 (sequence 0, length 40); nothing was changed");
   EXPECT_EQ(pool.pages_needed(a, 25), 3);
   EXPECT_EQ(m.copy(), before);
   EXPECT_EQ(pool.free_pages(), 2);
   EXPECT_EQ(pool.length(a), 40);
   EXPECT_EQ(pool.reserved(a), 0);
-  pool.reserve(a, 24);   // exactly what there is: the copy and one more
+  pool.reserve(a, 24);  // exactly what there is: the copy and one more
   EXPECT_EQ(pool.free_pages(), 0);
   EXPECT_NE(message_of([&] { pool.drop(b, std::vector<std::int32_t>{0}); }), "no error");
   write_all(pool, a, range(40, 24));
@@ -270,9 +282,10 @@ TEST(page_pool, without_pages_nothing_changes) {
 
 TEST(page_pool, bytes_are_counted_exactly) {
   row_pool pool({.num_layers = 2, .num_pages = 10, .page_size = 3, .num_kv_heads = 2, .head_dim = 5, .head_dim_v = 4});
-  const std::size_t page_bytes = 2 * 2 * (64 + 64);   // 3 x 20 and 3 x 16 bytes, each on cache lines of its own
+  const std::size_t page_bytes = 2 * 2 * (64 + 64);  // 3 x 20 and 3 x 16 bytes, each on cache lines of its own
   EXPECT_EQ(pool.usage().capacity_bytes, 10 * page_bytes);
-  EXPECT_EQ(row_pool::storage_bytes({.num_layers = 2, .num_pages = 10, .page_size = 3, .num_kv_heads = 2, .head_dim = 5, .head_dim_v = 4}), 10 * page_bytes);
+  EXPECT_EQ(row_pool::storage_bytes({.num_layers = 2, .num_pages = 10, .page_size = 3, .num_kv_heads = 2, .head_dim = 5, .head_dim_v = 4}),
+            10 * page_bytes);
   EXPECT_EQ(pool.usage().resident_bytes, 0u);
   const sequence_id s = pool.new_sequence();
   append(pool, s, range(0, 7));
@@ -336,7 +349,7 @@ TEST(page_pool, heads_may_keep_different_tokens) {
   EXPECT_EQ(pool.length(s, 1, 0), 4);
   std::vector<token> expected = tokens(range(0, 40));
   expect_tokens(pool, shared, expected);
-  const auto read_one = [&](int l, int h, std::int64_t i) {   // the first channel of a key
+  const auto read_one = [&](int l, int h, std::int64_t i) {  // the first channel of a key
     std::vector<float> k(16), v(16);
     pool.read(s, l, i, {k.data(), extents{1, 2, 8}}, {v.data(), extents{1, 2, 8}});
     return k[static_cast<std::size_t>(h) * 8];
@@ -350,12 +363,13 @@ TEST(page_pool, heads_may_keep_different_tokens) {
 
 TEST(page_pool, tiles_point_at_the_rows) {
   lane_pool lanes({.num_layers = 2, .num_pages = 20, .page_size = 48, .num_kv_heads = 2, .head_dim = 24, .head_dim_v = 7});
-  page_pool<heddle::codec::f16, heddle::row_layout> records({.num_layers = 2, .num_pages = 200, .page_size = 5, .num_kv_heads = 2, .head_dim = 24, .head_dim_v = 7});
+  page_pool<heddle::codec::f16, heddle::row_layout> records(
+      {.num_layers = 2, .num_pages = 200, .page_size = 5, .num_kv_heads = 2, .head_dim = 24, .head_dim_v = 7});
   const auto check = [](auto& pool) {
     const sequence_id first = pool.new_sequence(), s = pool.new_sequence();
     append(pool, first, range(500, 20));
     append(pool, s, range(0, 50));
-    append(pool, first, range(520, 20));   // pages of the two are interleaved
+    append(pool, first, range(520, 20));  // pages of the two are interleaved
     append(pool, s, range(50, 100));
     pool.reserve(s, 2);
     write_all(pool, s, range(150, 2));
@@ -370,7 +384,7 @@ TEST(page_pool, tiles_point_at_the_rows) {
       heddle::tile t;
       source.find(1, 1, start, t, scratch.data());
       for (int i = 0; i < 64; ++i) {
-        const int tag = std::min(start + i, 151 / 16 * 16 + i % 16);   // runs past the end repeat the last
+        const int tag = std::min(start + i, 151 / 16 * 16 + i % 16);  // runs past the end repeat the last
         if (tag >= 152) continue;
         float k[24], v[7];
         heddle::codec::f16::decode_key(t.key[i / 16], i % 16, 24, k);
@@ -386,7 +400,8 @@ TEST(page_pool, tiles_point_at_the_rows) {
 
 TEST(page_pool, the_same_rows_in_another_layout_are_the_same) {
   lane_pool lanes({.num_layers = 2, .num_pages = 3, .page_size = 32, .num_kv_heads = 3, .head_dim = 10});
-  page_pool<heddle::codec::f16, heddle::row_layout> records({.num_layers = 2, .num_pages = 300, .page_size = 7, .num_kv_heads = 3, .head_dim = 10, .tables = page_tables::per_head});
+  page_pool<heddle::codec::f16, heddle::row_layout> records(
+      {.num_layers = 2, .num_pages = 300, .page_size = 7, .num_kv_heads = 3, .head_dim = 10, .tables = page_tables::per_head});
   const sequence_id a = lanes.new_sequence(), b = records.new_sequence();
   append(lanes, a, range(0, 45));
   append(records, b, range(0, 44));
@@ -407,7 +422,8 @@ TEST(page_pool, ids_of_freed_sequences_are_refused) {
   const sequence_id b = pool.new_sequence();
   EXPECT_EQ(b.index, a.index);
   EXPECT_EQ(pool.length(b), 0);
-  EXPECT_EQ(message_of([&] { pool.reserve(a, 1); }), "page_pool::reserve: argument 'sequence' (index 0, generation 1) names no sequence of this pool");
+  EXPECT_EQ(message_of([&] { pool.reserve(a, 1); }),
+            "page_pool::reserve: argument 'sequence' (index 0, generation 1) names no sequence of this pool");
   EXPECT_NE(message_of([&] { pool.free(a); }), "no error");
   EXPECT_NE(message_of([&] { (void)pool[a]; }), "no error");
   EXPECT_NE(message_of([&] { (void)pool.length(sequence_id{}); }), "no error");
@@ -458,7 +474,8 @@ TEST(page_pool, what_a_caller_can_get_wrong) {
   refused([] { lane_pool({.num_pages = 4}); }, "'head_dim' is 0");
   refused([] { lane_pool({.num_pages = 4, .head_dim = 4097}); }, "'head_dim' is 4097");
   refused([] { lane_pool({.head_dim = 8}); }, "'num_pages' is 0");
-  refused([] { lane_pool({.num_layers = 1 << 30, .num_pages = 1 << 30, .num_kv_heads = 1 << 30, .head_dim = 64}); }, "do not fit the address space");
+  refused([] { lane_pool({.num_layers = 1 << 30, .num_pages = 1 << 30, .num_kv_heads = 1 << 30, .head_dim = 64}); },
+          "do not fit the address space");
   std::byte few[64];
   refused([&] { lane_pool({.num_pages = 4, .head_dim = 8, .storage = few}); }, "'storage' holds 64 bytes");
 }

@@ -32,7 +32,7 @@ TEST(page_pool_threads, layers_and_sequences_are_written_and_read_at_once) {
     for (int reader = 0; reader < 3; ++reader)
       threads.emplace_back([&] {
         expect_tokens(pool, c, expected);
-        EXPECT_EQ(pool.usage().pages_in_use, 7);   // one shared, three more of a, the last one of c, two of b
+        EXPECT_EQ(pool.usage().pages_in_use, 7);  // one shared, three more of a, the last one of c, two of b
         EXPECT_EQ(pool.pages_needed(c, 13), 1);
         heddle::tile t;
         pool[c].layer(1).find(0, 1, 0, t, nullptr);

@@ -24,7 +24,8 @@ struct token {
 
 // One number of a token's key or value: a small integer, exact in every element type of sixteen bits or more.
 inline float number(int tag, int layer, int head, int channel, bool key) {
-  std::uint32_t z = static_cast<std::uint32_t>(tag) * 0x9e3779b9u + static_cast<std::uint32_t>(layer * 71 + head * 1009 + channel * 31 + (key ? 0 : 77777)) * 0x85ebca6bu;
+  std::uint32_t z = static_cast<std::uint32_t>(tag) * 0x9e3779b9u +
+                    static_cast<std::uint32_t>(layer * 71 + head * 1009 + channel * 31 + (key ? 0 : 77777)) * 0x85ebca6bu;
   z = (z ^ z >> 15) * 0x2c1b3c6du;
   return static_cast<float>(static_cast<int>((z ^ z >> 13) % 255u) - 127);
 }
@@ -71,14 +72,20 @@ void expect_head(const Pool& pool, sequence_id s, const std::vector<token>& toke
   const auto positions = pool.positions(s, layer, head);
   ASSERT_EQ(positions.size(), tokens.size());
   const auto n = static_cast<std::int64_t>(tokens.size());
-  std::vector<float> k(tokens.size() * static_cast<std::size_t>(pool.num_kv_heads() * pool.head_dim())), v(tokens.size() * static_cast<std::size_t>(pool.num_kv_heads() * pool.head_dim_v()));
-  const tensor_view keys{k.data(), extents{n, pool.num_kv_heads(), pool.head_dim()}}, values{v.data(), extents{n, pool.num_kv_heads(), pool.head_dim_v()}};
+  std::vector<float> k(tokens.size() * static_cast<std::size_t>(pool.num_kv_heads() * pool.head_dim())),
+      v(tokens.size() * static_cast<std::size_t>(pool.num_kv_heads() * pool.head_dim_v()));
+  const tensor_view keys{k.data(), extents{n, pool.num_kv_heads(), pool.head_dim()}},
+      values{v.data(), extents{n, pool.num_kv_heads(), pool.head_dim_v()}};
   pool.read(s, layer, 0, keys, values);
   for (std::int64_t i = 0; i < n; ++i) {
     const token& t = tokens[static_cast<std::size_t>(i)];
     ASSERT_EQ(positions[static_cast<std::size_t>(i)], t.position) << "token " << i;
-    for (int c = 0; c < pool.head_dim(); ++c) ASSERT_EQ(keys(i, head, c), number(t.tag, layer, head, c, true)) << "token " << i << " layer " << layer << " head " << head << " channel " << c;
-    for (int c = 0; c < pool.head_dim_v(); ++c) ASSERT_EQ(values(i, head, c), number(t.tag, layer, head, c, false)) << "token " << i << " layer " << layer << " head " << head << " channel " << c;
+    for (int c = 0; c < pool.head_dim(); ++c)
+      ASSERT_EQ(keys(i, head, c), number(t.tag, layer, head, c, true))
+          << "token " << i << " layer " << layer << " head " << head << " channel " << c;
+    for (int c = 0; c < pool.head_dim_v(); ++c)
+      ASSERT_EQ(values(i, head, c), number(t.tag, layer, head, c, false))
+          << "token " << i << " layer " << layer << " head " << head << " channel " << c;
   }
 }
 template <class Pool>
@@ -106,9 +113,7 @@ template <class F>
 std::string message_of(const F& f) {
   try {
     f();
-  } catch (const heddle::error& e) {
-    return e.what();
-  }
+  } catch (const heddle::error& e) { return e.what(); }
   return "no error";
 }
 

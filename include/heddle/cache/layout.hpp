@@ -29,8 +29,13 @@ template <cache_codec Codec>
 class page_block<Codec, lane_layout> {
  public:
   page_block(int page_size, int head_dim, int head_dim_v)
-      : page_size_(page_size), head_dim_(head_dim), head_dim_v_(head_dim_v), key_run_(Codec::key_run_bytes(head_dim)), value_run_(Codec::value_run_bytes(head_dim_v)) {
-    require(page_size >= 16 && page_size % 16 == 0, "page_pool: argument 'page_size' is ", page_size, "; expected a multiple of 16 in the lane layout");
+      : page_size_(page_size),
+        head_dim_(head_dim),
+        head_dim_v_(head_dim_v),
+        key_run_(Codec::key_run_bytes(head_dim)),
+        value_run_(Codec::value_run_bytes(head_dim_v)) {
+    require(page_size >= 16 && page_size % 16 == 0, "page_pool: argument 'page_size' is ", page_size,
+            "; expected a multiple of 16 in the lane layout");
     values_ = runs() * key_run_;
   }
   std::size_t bytes() const { return values_ + runs() * value_run_; }
@@ -55,13 +60,21 @@ class page_block<Codec, lane_layout> {
     Codec::copy_value(value_run(from, from_slot), from_slot % 16, value_run(to, to_slot), to_slot % 16, head_dim_v_);
   }
   /// The row alone, in slot 0 of a run.
-  void extract_key(const std::byte* block, int slot, std::byte* run) const { Codec::copy_key(key_run(block, slot), slot % 16, run, 0, head_dim_); }
-  void extract_value(const std::byte* block, int slot, std::byte* run) const { Codec::copy_value(value_run(block, slot), slot % 16, run, 0, head_dim_v_); }
+  void extract_key(const std::byte* block, int slot, std::byte* run) const {
+    Codec::copy_key(key_run(block, slot), slot % 16, run, 0, head_dim_);
+  }
+  void extract_value(const std::byte* block, int slot, std::byte* run) const {
+    Codec::copy_value(value_run(block, slot), slot % 16, run, 0, head_dim_v_);
+  }
 
   template <class Byte>
-  Byte* key_run(Byte* block, int slot) const { return block + static_cast<std::size_t>(slot / 16) * key_run_; }
+  Byte* key_run(Byte* block, int slot) const {
+    return block + static_cast<std::size_t>(slot / 16) * key_run_;
+  }
   template <class Byte>
-  Byte* value_run(Byte* block, int slot) const { return block + values_ + static_cast<std::size_t>(slot / 16) * value_run_; }
+  Byte* value_run(Byte* block, int slot) const {
+    return block + values_ + static_cast<std::size_t>(slot / 16) * value_run_;
+  }
 
   /// Tokens first .. first + 63 of a table with `length` > first tokens; block_of(page) is the block of the table's page.
   template <class BlockOf>
@@ -91,7 +104,11 @@ template <cache_codec Codec>
 class page_block<Codec, row_layout> {
  public:
   page_block(int page_size, int head_dim, int head_dim_v)
-      : page_size_(page_size), head_dim_(head_dim), head_dim_v_(head_dim_v), key_row_(Codec::key_row_bytes(head_dim)), value_row_(Codec::value_row_bytes(head_dim_v)),
+      : page_size_(page_size),
+        head_dim_(head_dim),
+        head_dim_v_(head_dim_v),
+        key_row_(Codec::key_row_bytes(head_dim)),
+        value_row_(Codec::value_row_bytes(head_dim_v)),
         values_((slots(page_size) * key_row_ + 63) / 64 * 64) {
     require(page_size >= 1, "page_pool: argument 'page_size' is ", page_size, "; expected 1 or more");
   }
@@ -110,13 +127,21 @@ class page_block<Codec, row_layout> {
     std::memmove(key_record(to, to_slot), key_record(from, from_slot), key_row_);
     std::memmove(value_record(to, to_slot), value_record(from, from_slot), value_row_);
   }
-  void extract_key(const std::byte* block, int slot, std::byte* run) const { Codec::pack_key_row(key_record(block, slot), run, 0, head_dim_); }
-  void extract_value(const std::byte* block, int slot, std::byte* run) const { Codec::pack_value_row(value_record(block, slot), run, 0, head_dim_v_); }
+  void extract_key(const std::byte* block, int slot, std::byte* run) const {
+    Codec::pack_key_row(key_record(block, slot), run, 0, head_dim_);
+  }
+  void extract_value(const std::byte* block, int slot, std::byte* run) const {
+    Codec::pack_value_row(value_record(block, slot), run, 0, head_dim_v_);
+  }
 
   template <class Byte>
-  Byte* key_record(Byte* block, int slot) const { return block + slots(slot) * key_row_; }
+  Byte* key_record(Byte* block, int slot) const {
+    return block + slots(slot) * key_row_;
+  }
   template <class Byte>
-  Byte* value_record(Byte* block, int slot) const { return block + values_ + slots(slot) * value_row_; }
+  Byte* value_record(Byte* block, int slot) const {
+    return block + values_ + slots(slot) * value_row_;
+  }
 
   template <class BlockOf>
   void find(const BlockOf& block_of, std::int64_t first, std::int64_t length, tile& t, std::byte* scratch) const {

@@ -3,7 +3,8 @@
 //   reserve(sequence, rows)      the only step that can fail for lack of pages; the error names the numbers, nothing has changed then
 //   write(sequence, layer, k, v) encodes the reserved rows of one layer: [rows, num_kv_heads, head_dim], any strides, any real type
 //   commit(sequence, rows)       keeps the first rows, rolls back the rest; every layer must have written what is kept
-//   compact(sequence, path)      keeps the rows of an accepted tree path (indices into the reserved rows, strictly increasing): they move to the
+//   compact(sequence, path)      keeps the rows of an accepted tree path (indices into the reserved rows, strictly increasing): they move
+//   to the
 //                                front bit for bit in all layers and heads, then they are committed, as if nothing else had been written
 //   rollback, truncate, fork, free
 //   drop, gather                 eviction of committed tokens: the others move up in order, without recoding
@@ -15,10 +16,10 @@
 // fork shares pages by reference count. A shared page is never written: reserve, drop and gather copy it first and count the copy as a page
 // they need. Slots never written hold what the memory held; readers never let them through.
 // Threads: const members may run on many threads at once; so may write() for different layers or sequences. All else is exclusive.
-// Memory: the constructor allocates all pages (and touches none) or takes `storage`; tables grow by doubling in new_sequence, reserve and fork;
-// usage, read and same_rows use temporaries; nothing else allocates. Results never depend on the executor.
-// Cost: a row of one layer reads num_kv_heads (head_dim + head_dim_v) elements and writes their codes; compact moves the codes of the rows that
-// change place. Errors: heddle::error for stale ids, shapes, open or missing reservations, pages. std::bad_alloc leaves all as it was.
+// Memory: the constructor allocates all pages (and touches none) or takes `storage`; tables grow by doubling in new_sequence, reserve and
+// fork; usage, read and same_rows use temporaries; nothing else allocates. Results never depend on the executor. Cost: a row of one layer
+// reads num_kv_heads (head_dim + head_dim_v) elements and writes their codes; compact moves the codes of the rows that change place.
+// Errors: heddle::error for stale ids, shapes, open or missing reservations, pages. std::bad_alloc leaves all as it was.
 //
 //     page_pool<codec::f16> pool{{.num_layers = 32, .num_pages = 4096, .num_kv_heads = 8, .head_dim = 128}};
 //     sequence_id s = pool.new_sequence();
@@ -41,15 +42,15 @@
 namespace heddle {
 
 struct write_options {
-  std::int64_t first_row = 0;   ///< among the reserved rows; the row ranges of a layer ascend without gaps, a range may be written again
+  std::int64_t first_row = 0;  ///< among the reserved rows; the row ranges of a layer ascend without gaps, a range may be written again
   executor_ref executor{};
 };
 
 struct pool_usage {
   std::int64_t num_pages, pages_in_use;
-  std::size_t live_bytes;       ///< of the rows that sequences hold, a row held by several counted once
-  std::size_t resident_bytes;   ///< of the pages in use
-  std::size_t capacity_bytes;   ///< of all pages
+  std::size_t live_bytes;      ///< of the rows that sequences hold, a row held by several counted once
+  std::size_t resident_bytes;  ///< of the pages in use
+  std::size_t capacity_bytes;  ///< of all pages
 };
 
 inline namespace HEDDLE_ISA {
@@ -63,7 +64,8 @@ class page_pool {
   using layout = Layout;
 
   explicit page_pool(const page_pool_options& options)
-      : storage_(options), sequences_(options.page_size, options.num_pages, storage_.num_tables(), options.num_layers, Codec::group_tokens) {}
+      : storage_(options),
+        sequences_(options.page_size, options.num_pages, storage_.num_tables(), options.num_layers, Codec::group_tokens) {}
   /// The bytes that options.storage must hold.
   static std::size_t storage_bytes(const page_pool_options& options) { return detail::page_storage<Codec, Layout>::bytes_for(options); }
 
@@ -115,7 +117,9 @@ class page_pool {
   // --- one step ---
 
   /// Pages that reserve(id, rows) would take, copies of shared pages included.
-  std::int64_t pages_needed(sequence_id id, std::int64_t rows) const { return sequences_.pages_needed(sequences_.live("pages_needed", id), rows); }
+  std::int64_t pages_needed(sequence_id id, std::int64_t rows) const {
+    return sequences_.pages_needed(sequences_.live("pages_needed", id), rows);
+  }
 
   void reserve(sequence_id id, std::int64_t rows, std::span<const std::int32_t> positions = {}) {
     sequences_.reserve(id, rows, positions, copy_page());
@@ -123,7 +127,7 @@ class page_pool {
 
   /// Encodes rows options.first_row .. + k.extent(0) - 1 of the reserved ones.
   template <tensor_of<3> Keys, tensor_of<3> Values>
-    requires(host_tensor<Keys> && host_tensor<Values> && real_element<element_type<Keys>> && real_element<element_type<Values>>)
+    requires(host_tensor<Keys>&& host_tensor<Values>&& real_element<element_type<Keys>>&& real_element<element_type<Values>>)
   void write(sequence_id id, int layer, const Keys& k, const Values& v, const write_options& options = {}) {
     detail::sequence_state& s = sequences_.live("write", id);
     require_layer("write", layer);
@@ -148,7 +152,8 @@ class page_pool {
   void commit(sequence_id id) { commit(id, reserved(id)); }
   void commit(sequence_id id, std::int64_t rows) {
     detail::sequence_state& s = sequences_.live("commit", id);
-    require(rows >= 0 && rows <= s.reserved, "page_pool::commit: argument 'rows' is ", rows, "; expected 0 to ", s.reserved, ", the reserved rows");
+    require(rows >= 0 && rows <= s.reserved, "page_pool::commit: argument 'rows' is ", rows, "; expected 0 to ", s.reserved,
+            ", the reserved rows");
     sequences_.require_written("commit", s, rows);
     sequences_.keep(s, rows, seal());
   }
@@ -168,29 +173,24 @@ class page_pool {
   // --- committed tokens ---
 
   /// Keeps the first `length` committed tokens; positions continue after the last of them.
-  void truncate(sequence_id id, std::int64_t length) { sequences_.truncate(sequences_.require_truncatable("truncate", id, length), length); }
+  void truncate(sequence_id id, std::int64_t length) {
+    sequences_.truncate(sequences_.require_truncatable("truncate", id, length), length);
+  }
 
-  /// Evicts the tokens at `indices` (strictly increasing) from all layers and heads, or from one. Later reservations continue the positions.
-  void drop(sequence_id id, std::span<const std::int32_t> indices)
-    requires(Codec::group_tokens == 1)
-  {
+  /// Evicts the tokens at `indices` (strictly increasing) from all layers and heads, or from one. Later reservations continue the
+  /// positions.
+  void drop(sequence_id id, std::span<const std::int32_t> indices) requires(Codec::group_tokens == 1) {
     sequences_.evict("drop", id, 0, storage_.num_tables(), indices, false, copy_page(), move_token());
   }
-  void drop(sequence_id id, int layer, int head, std::span<const std::int32_t> indices)
-    requires(Codec::group_tokens == 1)
-  {
+  void drop(sequence_id id, int layer, int head, std::span<const std::int32_t> indices) requires(Codec::group_tokens == 1) {
     const std::size_t t = own_table("drop", layer, head);
     sequences_.evict("drop", id, t, t + 1, indices, false, copy_page(), move_token());
   }
   /// Keeps the tokens at `indices` (strictly increasing) only.
-  void gather(sequence_id id, std::span<const std::int32_t> indices)
-    requires(Codec::group_tokens == 1)
-  {
+  void gather(sequence_id id, std::span<const std::int32_t> indices) requires(Codec::group_tokens == 1) {
     sequences_.evict("gather", id, 0, storage_.num_tables(), indices, true, copy_page(), move_token());
   }
-  void gather(sequence_id id, int layer, int head, std::span<const std::int32_t> indices)
-    requires(Codec::group_tokens == 1)
-  {
+  void gather(sequence_id id, int layer, int head, std::span<const std::int32_t> indices) requires(Codec::group_tokens == 1) {
     const std::size_t t = own_table("gather", layer, head);
     sequences_.evict("gather", id, t, t + 1, indices, true, copy_page(), move_token());
   }
@@ -215,7 +215,8 @@ class page_pool {
     require_shape("page_pool::read", "values", values, extents{n, num_kv_heads(), head_dim_v()});
     for (int head = 0; head < num_kv_heads(); ++head) {
       const std::int64_t length = table("read", id, layer, head).length();
-      require(first >= 0 && first + n <= length, "page_pool::read: argument 'first' is ", first, " for ", n, " tokens; head ", head, " holds ", length);
+      require(first >= 0 && first + n <= length, "page_pool::read: argument 'first' is ", first, " for ", n, " tokens; head ", head,
+              " holds ", length);
     }
     lone_row row(*this);
     aligned_vector<float> numbers(static_cast<std::size_t>(std::max(head_dim(), head_dim_v())));
@@ -229,8 +230,8 @@ class page_pool {
       }
   }
 
-  /// Whether two sequences hold the same tokens, bit for bit: positions, keys and values in all layers and heads, reserved ones included. The
-  /// pools may differ in layout, page size and tables.
+  /// Whether two sequences hold the same tokens, bit for bit: positions, keys and values in all layers and heads, reserved ones included.
+  /// The pools may differ in layout, page size and tables.
   template <class OtherLayout>
   bool same_rows(sequence_id a, const page_pool<Codec, OtherLayout>& other, sequence_id b) const {
     if (num_layers() != other.num_layers() || num_kv_heads() != other.num_kv_heads()) return false;
@@ -267,7 +268,8 @@ class page_pool {
   struct lone_row {
     const page_pool& pool;
     aligned_vector<std::byte> key, value;
-    explicit lone_row(const page_pool& p) : pool(p), key(Codec::key_run_bytes(p.head_dim())), value(Codec::value_run_bytes(p.head_dim_v())) {}
+    explicit lone_row(const page_pool& p)
+        : pool(p), key(Codec::key_run_bytes(p.head_dim())), value(Codec::value_run_bytes(p.head_dim_v())) {}
     void extract(const detail::page_table& t, int layer, int head, std::int64_t token) {
       const auto at = pool.storage_.place(token);
       const std::byte* block = pool.storage_.address(t.pages[at.page], layer, head);
@@ -301,10 +303,12 @@ class page_pool {
   // --- checks ---
 
   void require_layer(const char* function, int layer) const {
-    require(layer >= 0 && layer < num_layers(), "page_pool::", function, ": argument 'layer' is ", layer, "; expected 0 to ", num_layers() - 1);
+    require(layer >= 0 && layer < num_layers(), "page_pool::", function, ": argument 'layer' is ", layer, "; expected 0 to ",
+            num_layers() - 1);
   }
   void require_head(const char* function, int head) const {
-    require(head >= 0 && head < num_kv_heads(), "page_pool::", function, ": argument 'head' is ", head, "; expected 0 to ", num_kv_heads() - 1);
+    require(head >= 0 && head < num_kv_heads(), "page_pool::", function, ": argument 'head' is ", head, "; expected 0 to ",
+            num_kv_heads() - 1);
   }
   const detail::page_table& table(const char* function, sequence_id id, int layer, int head) const {
     const detail::sequence_state& s = sequences_.live(function, id);

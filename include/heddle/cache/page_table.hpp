@@ -26,7 +26,8 @@ namespace detail::inline HEDDLE_ISA {
 
 class page_allocator {
  public:
-  explicit page_allocator(std::int32_t num_pages) : references_(static_cast<std::size_t>(num_pages)), free_(static_cast<std::size_t>(num_pages)) {
+  explicit page_allocator(std::int32_t num_pages)
+      : references_(static_cast<std::size_t>(num_pages)), free_(static_cast<std::size_t>(num_pages)) {
     for (std::int32_t i = 0; i < num_pages; ++i) free_[static_cast<std::size_t>(i)] = num_pages - 1 - i;
   }
   std::int64_t num_pages() const { return static_cast<std::int64_t>(references_.size()); }
@@ -43,7 +44,7 @@ class page_allocator {
   }
   void share(std::int32_t page) noexcept { ++references_[static_cast<std::size_t>(page)]; }
   void release(std::int32_t page) noexcept {
-    if (--references_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);   // never grows: it was this long at the start
+    if (--references_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);  // never grows: it was this long at the start
   }
 
  private:
@@ -59,8 +60,8 @@ void make_room(aligned_vector<T>& v, std::int64_t n) {
 
 struct page_table {
   std::int64_t committed = 0;
-  aligned_vector<std::int32_t> pages;       ///< of committed and reserved tokens
-  aligned_vector<std::int32_t> positions;   ///< one per committed or reserved token
+  aligned_vector<std::int32_t> pages;      ///< of committed and reserved tokens
+  aligned_vector<std::int32_t> positions;  ///< one per committed or reserved token
 
   std::int64_t length() const { return static_cast<std::int64_t>(positions.size()); }
 };
@@ -71,7 +72,7 @@ struct sequence_state {
   std::int64_t reserved = 0;
   std::int64_t next_position = 0;
   aligned_vector<page_table> tables;
-  aligned_vector<std::int64_t> written;   ///< per layer: reserved rows written so far
+  aligned_vector<std::int64_t> written;  ///< per layer: reserved rows written so far
 };
 
 }  // namespace detail::inline HEDDLE_ISA

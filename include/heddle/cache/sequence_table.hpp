@@ -56,12 +56,13 @@ class sequence_table {
     sequence_state& s = live("free", id);
     for (page_table& t : s.tables) t.committed = 0, shrink(t);
     s.live = false;
-    free_ids_.push_back(id.index);   // has room: see new_sequence
+    free_ids_.push_back(id.index);  // has room: see new_sequence
   }
 
   const sequence_state& live(const char* function, sequence_id id) const {
-    require(id.index < sequences_.size() && sequences_[id.index].live && sequences_[id.index].generation == id.generation, "page_pool::", function,
-            ": argument 'sequence' (index ", id.index, ", generation ", id.generation, ") names no sequence of this pool");
+    require(id.index < sequences_.size() && sequences_[id.index].live && sequences_[id.index].generation == id.generation,
+            "page_pool::", function, ": argument 'sequence' (index ", id.index, ", generation ", id.generation,
+            ") names no sequence of this pool");
     return sequences_[id.index];
   }
   sequence_state& live(const char* function, sequence_id id) {
@@ -96,8 +97,8 @@ class sequence_table {
     require(!positions.empty() || s.next_position + rows <= limit + 1, "page_pool::reserve: argument 'positions' is empty, and ", rows,
             " positions from ", s.next_position, " on pass 2^31");
     const std::int64_t needed = pages_needed(s, rows);
-    require(needed <= free_pages(), "page_pool::reserve: ", needed, " pages needed, ", free_pages(), " free of ", num_pages(), " (sequence ", id.index,
-            ", length ", length, "); nothing was changed");
+    require(needed <= free_pages(), "page_pool::reserve: ", needed, " pages needed, ", free_pages(), " free of ", num_pages(),
+            " (sequence ", id.index, ", length ", length, "); nothing was changed");
     for (page_table& t : s.tables) {
       make_room(t.pages, pages_of(t.committed + rows));
       make_room(t.positions, t.committed + rows);
@@ -174,7 +175,7 @@ class sequence_table {
 
   /// Tokens that lie in pages, those of a shared page counted once.
   std::int64_t live_tokens() const {
-    aligned_vector<std::int32_t> tokens(static_cast<std::size_t>(num_pages()));   // per page, the most that any table holds
+    aligned_vector<std::int32_t> tokens(static_cast<std::size_t>(num_pages()));  // per page, the most that any table holds
     for (const sequence_state& s : sequences_)
       for (const page_table& t : s.tables)
         for (std::size_t i = 0; i < t.pages.size(); ++i) {
@@ -191,7 +192,8 @@ class sequence_table {
 
   sequence_state& require_closed(const char* function, sequence_id id) {
     sequence_state& s = live(function, id);
-    require(s.reserved == 0, "page_pool::", function, ": sequence ", id.index, " has ", s.reserved, " reserved rows; commit or roll back first");
+    require(s.reserved == 0, "page_pool::", function, ": sequence ", id.index, " has ", s.reserved,
+            " reserved rows; commit or roll back first");
     return s;
   }
   sequence_state& require_truncatable(const char* function, sequence_id id, std::int64_t length) {
@@ -200,10 +202,10 @@ class sequence_table {
     require(length >= 0 && length <= most, "page_pool::", function, ": argument 'length' is ", length, "; expected 0 to ", most);
     if (length == most) return s;
     for (const page_table& t : s.tables)
-      require(t.committed == most, "page_pool::", function, ": argument 'length' is ", length, ", but after eviction heads hold ", t.committed, " to ",
-              most, " tokens");
-    require(length % group_tokens_ == 0 || length >= most - most % group_tokens_, "page_pool::", function, ": argument 'length' is ", length,
-            ", inside a sealed group; expected a multiple of ", group_tokens_);
+      require(t.committed == most, "page_pool::", function, ": argument 'length' is ", length, ", but after eviction heads hold ",
+              t.committed, " to ", most, " tokens");
+    require(length % group_tokens_ == 0 || length >= most - most % group_tokens_, "page_pool::", function, ": argument 'length' is ",
+            length, ", inside a sealed group; expected a multiple of ", group_tokens_);
     return s;
   }
   static void require_written(const char* function, const sequence_state& s, std::int64_t rows) {
@@ -214,8 +216,8 @@ class sequence_table {
   static void require_increasing(const char* function, const char* argument, std::span<const std::int32_t> indices, std::int64_t end) {
     for (std::size_t i = 0; i < indices.size(); ++i) {
       const std::int64_t least = i ? std::int64_t{indices[i - 1]} + 1 : 0;
-      require(indices[i] >= least && indices[i] < end, "page_pool::", function, ": argument '", argument, "': entry ", i, " is ", indices[i],
-              "; expected ", least, " to ", end - 1, ", strictly increasing");
+      require(indices[i] >= least && indices[i] < end, "page_pool::", function, ": argument '", argument, "': entry ", i, " is ",
+              indices[i], "; expected ", least, " to ", end - 1, ", strictly increasing");
     }
   }
 
@@ -249,7 +251,7 @@ class sequence_table {
   int num_layers_;
   page_allocator allocator_;
   aligned_vector<sequence_state> sequences_;
-  aligned_vector<std::uint32_t> free_ids_;   // room for all of sequences_
+  aligned_vector<std::uint32_t> free_ids_;  // room for all of sequences_
 };
 
 }  // namespace heddle::detail::inline HEDDLE_ISA

@@ -24,7 +24,8 @@ template <class Pool>
 class sequence_batch {
  public:
   sequence_batch(const Pool& pool, sequence_id id) : pool_(&pool), one_(id) {}
-  sequence_batch(const Pool& pool, std::span<const sequence_id> ids) : pool_(&pool), ids_(ids.data()), size_(static_cast<std::int64_t>(ids.size())) {}
+  sequence_batch(const Pool& pool, std::span<const sequence_id> ids)
+      : pool_(&pool), ids_(ids.data()), size_(static_cast<std::int64_t>(ids.size())) {}
   std::int64_t size() const { return size_; }
   sequence_id operator[](std::int64_t i) const { return ids_ ? ids_[i] : one_; }
   const Pool& pool() const { return *pool_; }
@@ -44,7 +45,8 @@ template <class Pool>
 class layer_source {
  public:
   using codec = typename Pool::codec;
-  layer_source(const sequence_batch<Pool>& batch, int layer, int first_head, int num_heads) : batch_(batch), layer_(layer), first_head_(first_head), num_heads_(num_heads) {}
+  layer_source(const sequence_batch<Pool>& batch, int layer, int first_head, int num_heads)
+      : batch_(batch), layer_(layer), first_head_(first_head), num_heads_(num_heads) {}
 
   std::int64_t num_sequences() const { return batch_.size(); }
   int num_kv_heads() const { return num_heads_; }
@@ -62,12 +64,15 @@ class layer_source {
   }
   std::int64_t committed(std::int64_t sequence) const { return length(sequence) - pool().reserved(batch_[sequence]); }
 
-  const std::int32_t* positions(std::int64_t sequence, int kv_head) const { return pool().positions(batch_[sequence], layer_, first_head_ + kv_head).data(); }
+  const std::int32_t* positions(std::int64_t sequence, int kv_head) const {
+    return pool().positions(batch_[sequence], layer_, first_head_ + kv_head).data();
+  }
   const std::int32_t* positions(std::int64_t sequence) const { return positions(sequence, 0); }
 
   std::size_t scratch_bytes() const { return pool().scratch_bytes(); }
   /// Where tokens first_token .. first_token + 63 of a head lie; first_token is a multiple of 64 below the head's length.
-  [[gnu::always_inline]] void find(std::int64_t sequence, int kv_head, std::int64_t first_token, tile& t, std::byte* scratch) const noexcept {
+  [[gnu::always_inline]] void find(std::int64_t sequence, int kv_head, std::int64_t first_token, tile& t,
+                                   std::byte* scratch) const noexcept {
     pool().find(batch_[sequence], layer_, first_head_ + kv_head, first_token, t, scratch);
   }
 

@@ -2,7 +2,8 @@
 //
 // A codec stores rows of head_dim numbers. It has two formats.
 //
-//   run      16 consecutive tokens of one KV head: codes, then whatever the codes need (scales). Self-contained: a page of the library's own
+//   run      16 consecutive tokens of one KV head: codes, then whatever the codes need (scales). Self-contained: a page of the library's
+//   own
 //            layout is a sequence of runs. Runs start at multiples of 64 bytes; their sizes are multiples of 64.
 //   record   one row alone, without alignment: pages of any size, buffers of other libraries.
 //
@@ -22,8 +23,8 @@
 //   - encoding a slot leaves the other fifteen as they are, whatever order they are written in; slots never written may hold any bytes;
 //   - packing a record gives the bytes that encoding the row into the run would give; so does copying from another run;
 //   - NaN and infinities of a row stay in that row.
-// `element` names the element type of codecs that store plain numbers (element.hpp). Codecs whose codes need several tokens (group_tokens > 1)
-// keep rows exact until a whole group is committed; see sealing_codec.
+// `element` names the element type of codecs that store plain numbers (element.hpp). Codecs whose codes need several tokens (group_tokens >
+// 1) keep rows exact until a whole group is committed; see sealing_codec.
 #pragma once
 #include <heddle/core/element.hpp>
 
@@ -67,10 +68,11 @@ concept cache_codec = requires(const std::byte* from, std::byte* to, float* out,
 template <class C>
 concept element_storage = cache_codec<C> && real_element<typename C::element>;
 
-/// A codec that codes group_tokens tokens together (a multiple of 16, so that a group is whole runs). encode_* keep rows exact; the cache calls
-/// seal_keys and seal_values once per group, on the group's first run, when all its tokens are committed, and never rewrites it afterwards.
+/// A codec that codes group_tokens tokens together (a multiple of 16, so that a group is whole runs). encode_* keep rows exact; the cache
+/// calls seal_keys and seal_values once per group, on the group's first run, when all its tokens are committed, and never rewrites it
+/// afterwards.
 template <class C>
-concept sealing_codec = cache_codec<C> && (C::group_tokens % 16 == 0) && requires(std::byte* run, int head_dim) {
+concept sealing_codec = cache_codec<C> &&(C::group_tokens % 16 == 0) && requires(std::byte* run, int head_dim) {
   C::seal_keys(run, head_dim);
   C::seal_values(run, head_dim);
 };

@@ -3,14 +3,14 @@
 //   codec::f32, codec::f16, codec::bf16       float, binary16, bfloat16
 //   codec::fp8_e4m3, codec::fp8_e5m2          8-bit floats without a scale: |x| <= 448 and |x| <= 57344
 //
-// Formats (d channels):  key run [d][16], value run [16][round16(d)] with padding channels zero, record [d]; sizes of runs rounded up to 64 bytes.
-// Key lanes are tokens, so that scoring sixteen keys needs no transpose.
+// Formats (d channels):  key run [d][16], value run [16][round16(d)] with padding channels zero, record [d]; sizes of runs rounded up to 64
+// bytes. Key lanes are tokens, so that scoring sixteen keys needs no transpose.
 //
 // Rounding: to nearest, ties to even. Rows that already have type E are copied bit for bit. double goes through float.
 // fp8 saturates: infinities and values beyond the largest finite one become that one. A cache entry out of range is then wrong by a bounded
-// amount, where infinity (e5m2) or NaN (e4m3) would destroy the output of every later token. f16 follows IEEE 754: beyond 65504 is infinity, as
-// in the activations it comes from. NaN stays NaN, with its sign. Relative error in the normal range: 2^-11 (f16), 2^-8 (bf16), 2^-4 (e4m3),
-// 2^-3 (e5m2). Formats: OCP 8-bit floating point specification, IEEE 754.
+// amount, where infinity (e5m2) or NaN (e4m3) would destroy the output of every later token. f16 follows IEEE 754: beyond 65504 is
+// infinity, as in the activations it comes from. NaN stays NaN, with its sign. Relative error in the normal range: 2^-11 (f16), 2^-8
+// (bf16), 2^-4 (e4m3), 2^-3 (e5m2). Formats: OCP 8-bit floating point specification, IEEE 754.
 //
 //     float rows[16][64];
 //     alignas(64) std::byte run[16 * 64 * 2];
@@ -81,9 +81,13 @@ struct element_codec {
   }
 
   template <real_element T>
-  static void encode_key_row(const T* row, int head_dim, std::byte* record) { detail::convert(row, head_dim, reinterpret_cast<E*>(record)); }
+  static void encode_key_row(const T* row, int head_dim, std::byte* record) {
+    detail::convert(row, head_dim, reinterpret_cast<E*>(record));
+  }
   template <real_element T>
-  static void encode_value_row(const T* row, int head_dim, std::byte* record) { detail::convert(row, head_dim, reinterpret_cast<E*>(record)); }
+  static void encode_value_row(const T* row, int head_dim, std::byte* record) {
+    detail::convert(row, head_dim, reinterpret_cast<E*>(record));
+  }
 
   static void decode_key(const std::byte* run, int slot, int head_dim, float* out) {
     const E* cells = reinterpret_cast<const E*>(run) + slot;
@@ -103,8 +107,12 @@ struct element_codec {
     std::memmove(to + static_cast<std::size_t>(to_slot) * bytes, from + static_cast<std::size_t>(from_slot) * bytes, bytes);
   }
 
-  static void pack_key_row(const std::byte* record, std::byte* run, int slot, int head_dim) { encode_keys(reinterpret_cast<const E*>(record), 0, 1, head_dim, run, slot); }
-  static void pack_value_row(const std::byte* record, std::byte* run, int slot, int head_dim) { encode_values(reinterpret_cast<const E*>(record), 0, 1, head_dim, run, slot); }
+  static void pack_key_row(const std::byte* record, std::byte* run, int slot, int head_dim) {
+    encode_keys(reinterpret_cast<const E*>(record), 0, 1, head_dim, run, slot);
+  }
+  static void pack_value_row(const std::byte* record, std::byte* run, int slot, int head_dim) {
+    encode_values(reinterpret_cast<const E*>(record), 0, 1, head_dim, run, slot);
+  }
 
  private:
   // channels first .. head_dim - 1 of a row, sixteen cells apart

@@ -11,8 +11,9 @@ namespace heddle::codec::detail::inline HEDDLE_ISA {
 template <class E>
 inline constexpr bool is_float8 = std::is_same_v<E, float8_e4m3> || std::is_same_v<E, float8_e5m2>;
 
-// fp8 through binary16, whose conversion handles subnormals, infinities and NaN. e5m2 is the upper byte of a binary16. The bits of e4m3, moved
-// to those of binary16, are the value times 2^-8; adding one unit carries into bit 14 for NaN alone, and that bit makes the binary16 a NaN.
+// fp8 through binary16, whose conversion handles subnormals, infinities and NaN. e5m2 is the upper byte of a binary16. The bits of e4m3,
+// moved to those of binary16, are the value times 2^-8; adding one unit carries into bit 14 for NaN alone, and that bit makes the binary16
+// a NaN.
 template <class E>
 [[gnu::always_inline]] inline simd::f32x16 load_float8(const E* p) {
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -22,7 +23,8 @@ template <class E>
     _mm256_store_si256(reinterpret_cast<__m256i*>(half), _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
     return simd::load_f16(half);
   } else {
-    const __m256i moved = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
+    const __m256i moved =
+        _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
     const __m256i not_a_number = _mm256_and_si256(_mm256_add_epi16(moved, _mm256_set1_epi16(0x80)), _mm256_set1_epi16(0x4000));
     _mm256_store_si256(reinterpret_cast<__m256i*>(half), _mm256_or_si256(moved, not_a_number));
     return simd::load_f16(half) * simd::splat(256.f);
@@ -43,9 +45,10 @@ template <class E>
   const simd::i32x16 bits = simd::bits_of(magnitude), odd = simd::shift_right<dropped>(bits) & simd::splat(1);
   const simd::i32x16 normal =
       simd::shift_right<dropped>(bits + simd::splat((1 << (dropped - 1)) - 1) + odd) - simd::splat((127 - bias) << mantissa_bits);
-  const simd::f32x16 anchor = simd::splat(e4m3 ? 0x1p14f : 0x1p7f);   // one unit in its last place is the smallest subnormal
+  const simd::f32x16 anchor = simd::splat(e4m3 ? 0x1p14f : 0x1p7f);  // one unit in its last place is the smallest subnormal
   const simd::i32x16 subnormal = simd::bits_of(magnitude + anchor) - simd::bits_of(anchor);
-  const simd::f32x16 number = simd::select(simd::less(magnitude, simd::splat(e4m3 ? 0x1p-6f : 0x1p-14f)), simd::floats_of(subnormal), simd::floats_of(normal));
+  const simd::f32x16 number =
+      simd::select(simd::less(magnitude, simd::splat(e4m3 ? 0x1p-6f : 0x1p-14f)), simd::floats_of(subnormal), simd::floats_of(normal));
   const simd::f32x16 code = simd::select(simd::is_nan(x), simd::floats_of(simd::splat(e4m3 ? 0x7f : 0x7e)), number);
   const simd::i32x16 result = simd::bits_of(code) | (simd::shift_right<24>(simd::bits_of(x)) & simd::splat(0x80));
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -77,10 +80,8 @@ template <real_element E>
 /// Floats as sixteen elements: nearest, ties to even; fp8 saturates.
 template <real_element E>
 [[gnu::always_inline]] inline void store(E* p, simd::f32x16 v) {
-  if constexpr (is_float8<E>)
-    store_float8(p, v);
-  else
-    simd::store(p, v);
+  if constexpr (is_float8<E>) store_float8(p, v);
+  else simd::store(p, v);
 }
 
 /// out[i] = E(in[i]) for i < n. Bits are copied when the types are the same.
@@ -108,7 +109,8 @@ template <real_element E, real_element T>
 [[gnu::always_inline]] inline void transpose_8x8_words(const std::byte* in, std::int64_t stride, std::byte* out) {
   __m256i row[8], pair[8], quad[8];
   for (int i = 0; i < 8; ++i) row[i] = load256(in + i * stride);
-  for (int i = 0; i < 8; i += 2) pair[i] = _mm256_unpacklo_epi32(row[i], row[i + 1]), pair[i + 1] = _mm256_unpackhi_epi32(row[i], row[i + 1]);
+  for (int i = 0; i < 8; i += 2)
+    pair[i] = _mm256_unpacklo_epi32(row[i], row[i + 1]), pair[i + 1] = _mm256_unpackhi_epi32(row[i], row[i + 1]);
   for (int i = 0; i < 8; i += 4)
     for (int k = 0; k < 2; ++k) {
       quad[i + 2 * k] = _mm256_unpacklo_epi64(pair[i + k], pair[i + k + 2]);
@@ -123,13 +125,15 @@ template <real_element E, real_element T>
 [[gnu::always_inline]] inline void columns_of_half_words(const std::byte* in, std::int64_t stride, __m256i* column) {
   __m256i row[8], pair[8], quad[8];
   for (int i = 0; i < 8; ++i) row[i] = load256(in + i * stride);
-  for (int i = 0; i < 8; i += 2) pair[i] = _mm256_unpacklo_epi16(row[i], row[i + 1]), pair[i + 1] = _mm256_unpackhi_epi16(row[i], row[i + 1]);
+  for (int i = 0; i < 8; i += 2)
+    pair[i] = _mm256_unpacklo_epi16(row[i], row[i + 1]), pair[i + 1] = _mm256_unpackhi_epi16(row[i], row[i + 1]);
   for (int i = 0; i < 8; i += 4)
     for (int k = 0; k < 2; ++k) {
       quad[i + 2 * k] = _mm256_unpacklo_epi32(pair[i + k], pair[i + k + 2]);
       quad[i + 2 * k + 1] = _mm256_unpackhi_epi32(pair[i + k], pair[i + k + 2]);
     }
-  for (int i = 0; i < 4; ++i) column[2 * i] = _mm256_unpacklo_epi64(quad[i], quad[i + 4]), column[2 * i + 1] = _mm256_unpackhi_epi64(quad[i], quad[i + 4]);
+  for (int i = 0; i < 4; ++i)
+    column[2 * i] = _mm256_unpacklo_epi64(quad[i], quad[i + 4]), column[2 * i + 1] = _mm256_unpackhi_epi64(quad[i], quad[i + 4]);
 }
 // Sixteen rows of bytes: rows i and i + 8 share a register, three levels of interleaving, then quarters change places.
 [[gnu::always_inline]] inline void transpose_bytes(const std::byte* in, std::int64_t stride, std::byte* out) {
