@@ -16,6 +16,7 @@
 #include <heddle/sampling/parameters.hpp>
 #include <heddle/sampling/penalties.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -66,10 +67,10 @@ inline constexpr int order_of<parameters> = 0;
 
 template <class... Stage>
 constexpr bool in_order() {
-  int last = 0;
-  bool right = true;
-  ((right = right && order_of<Stage> >= last, last = order_of<Stage>), ...);
-  return right;
+  const int orders[] = {0, order_of<Stage>...};
+  for (std::size_t i = 0; i < sizeof...(Stage); ++i)
+    if (orders[i] > orders[i + 1]) return false;
+  return true;
 }
 
 template <class... Stage>
