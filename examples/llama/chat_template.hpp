@@ -4,6 +4,7 @@
 // of SmolLM2-Instruct and plain ChatML, writes what they would, and refuses every other.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,12 @@ class chat_template {
   explicit chat_template(const gguf& file) {
     const auto source = file.find<std::string_view>("tokenizer.chat_template");
     if (!source) file.fail("has no chat template; pass --raw to complete the prompt as it stands");
-    std::string text(*source);  // some converters leave Jinja's \n as two characters
-    for (std::size_t at; (at = text.find("\\n")) != std::string::npos;) text.replace(at, 2, "\n");
+    std::string text;  // some converters leave Jinja's \n as two characters
+    for (std::size_t i = 0; i < source->size(); ++i) {
+      const bool is_escape = source->substr(i, 2) == "\\n";
+      text += is_escape ? '\n' : (*source)[i];
+      i += is_escape;
+    }
     if (text == smollm2) system_ = "You are a helpful AI assistant named SmolLM, trained by Hugging Face";
     else if (text != chatml)
       file.fail("has a chat template that this program does not implement (" + shown(*source) +

@@ -1,4 +1,4 @@
-# Target llama_engine: the headers of the example engine with what they need. Not defined where that is missing.
+# Target llama_engine: the example engine as a library. Not defined where something it needs is missing.
 if(TARGET llama_engine)
   return()
 endif()
@@ -11,8 +11,9 @@ if(NOT HEDDLE_PCRE2_INCLUDE_DIR OR NOT HEDDLE_PCRE2 OR NOT HEDDLE_CLI11_INCLUDE_
   return()
 endif()
 
-add_library(llama_engine INTERFACE)
-target_include_directories(llama_engine INTERFACE ${PROJECT_SOURCE_DIR}/examples)
-target_include_directories(llama_engine SYSTEM INTERFACE
-                           ${HEDDLE_PCRE2_INCLUDE_DIR} ${HEDDLE_CLI11_INCLUDE_DIR} ${HEDDLE_JSON_INCLUDE_DIR})
-target_link_libraries(llama_engine INTERFACE heddle_development ${HEDDLE_PCRE2})
+set(engine ${CMAKE_CURRENT_LIST_DIR})
+add_library(llama_engine STATIC ${engine}/kv_cache.cpp ${engine}/model.cpp ${engine}/projection.cpp)
+target_include_directories(llama_engine PUBLIC ${engine}/..)
+target_include_directories(llama_engine SYSTEM PUBLIC ${HEDDLE_PCRE2_INCLUDE_DIR} ${HEDDLE_CLI11_INCLUDE_DIR} ${HEDDLE_JSON_INCLUDE_DIR})
+target_compile_options(llama_engine PRIVATE -O3)
+target_link_libraries(llama_engine PUBLIC heddle_development ${HEDDLE_PCRE2})

@@ -103,6 +103,7 @@ class tokenizer {
     return std::string_view(bytes_).substr(p.begin, p.size);
   }
   bool is_control(token id) const { return pieces_[static_cast<std::size_t>(id)].kind == token_kind::control; }
+  std::span<const token> end_tokens() const { return end_tokens_; }
   bool ends_text(token id) const { return std::find(end_tokens_.begin(), end_tokens_.end(), id) != end_tokens_.end(); }
   std::size_t size() const { return pieces_.size(); }
 

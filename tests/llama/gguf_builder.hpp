@@ -50,13 +50,17 @@ class gguf_builder {
     ++metadata_count;
     return *this;
   }
+  gguf_builder& tensor(std::string_view name, std::initializer_list<std::uint64_t> dims, tensor_format format, std::string_view data) {
+    tensor_at(name, dims, format.id, data_.size());
+    data_ += data;
+    data_.resize((data_.size() + 31) / 32 * 32);
+    return *this;
+  }
   // A tensor whose data are zeros.
   gguf_builder& tensor(std::string_view name, std::initializer_list<std::uint64_t> dims, tensor_format format = format::f32) {
     std::uint64_t elements = 1;
     for (const auto d : dims) elements *= d;
-    tensor_at(name, std::vector<std::uint64_t>(dims), format.id, data_.size());
-    data_.resize((data_.size() + static_cast<std::size_t>(elements / format.block * format.bytes) + 31) / 32 * 32);
-    return *this;
+    return tensor(name, dims, format, std::string(static_cast<std::size_t>(elements / format.block * format.bytes), '\0'));
   }
   gguf_builder& tensor_at(std::string_view name, const std::vector<std::uint64_t>& dims, std::uint32_t type, std::uint64_t offset) {
     append_string(tensors_, name);
@@ -107,8 +111,13 @@ class gguf_builder {
 
 inline std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// A whole model in 8 kB: one layer, 32 channels, 2 query heads on 1 key head, 259 tokens (every byte, "ab", and the two ChatML marks).
-inline gguf_builder tiny_model() {
+// Sizes of a model small enough to be looked at.
+struct tiny_sizes {
+  std::uint32_t layers = 1, hidden = 32, feed_forward = 64, query_heads = 2, key_heads = 1, context = 64;
+};
+
+// Metadata of a model with 259 tokens: the two marks of ChatML, every byte, "ab".
+inline gguf_builder tiny_metadata(const tiny_sizes& n = {}) {
   std::vector<std::string> tokens{"<|im_start|>", "<|im_end|>"};
   std::uint32_t next = 0x100;
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -121,12 +130,19 @@ inline gguf_builder tiny_model() {
   std::vector<std::int32_t> kinds(tokens.size(), 1);
   kinds[0] = kinds[1] = 3;
   gguf_builder out;
-  out.string("general.architecture", "llama").number("llama.block_count", 1u).number("llama.embedding_length", 32u);
-  out.number("llama.feed_forward_length", 64u).number("llama.attention.head_count", 2u).number("llama.attention.head_count_kv", 1u);
-  out.number("llama.context_length", 64u).number("llama.attention.layer_norm_rms_epsilon", 1e-5f).number("llama.rope.freq_base", 1e4f);
+  out.string("general.architecture", "llama").number("llama.block_count", n.layers).number("llama.embedding_length", n.hidden);
+  out.number("llama.feed_forward_length", n.feed_forward).number("llama.attention.head_count", n.query_heads);
+  out.number("llama.attention.head_count_kv", n.key_heads).number("llama.context_length", n.context);
+  out.number("llama.attention.layer_norm_rms_epsilon", 1e-5f).number("llama.rope.freq_base", 1e4f);
   out.string("tokenizer.ggml.model", "gpt2").string("tokenizer.ggml.pre", "smollm").strings("tokenizer.ggml.tokens", tokens);
   out.numbers("tokenizer.ggml.token_type", kinds).strings("tokenizer.ggml.merges", {"a b"}).number("tokenizer.ggml.eos_token_id", 1u);
   out.number("tokenizer.ggml.add_bos_token", false);
+  return out;
+}
+
+// A whole model, all of its weights zero.
+inline gguf_builder tiny_model() {
+  gguf_builder out = tiny_metadata();
   out.tensor("token_embd.weight", {32, 259}, format::q8_0).tensor("output_norm.weight", {32});
   out.tensor("blk.0.attn_norm.weight", {32}).tensor("blk.0.attn_q.weight", {32, 32}, format::q4_1);
   out.tensor("blk.0.attn_k.weight", {32, 16}, format::q4_1).tensor("blk.0.attn_v.weight", {32, 16}, format::q4_0);

@@ -56,9 +56,7 @@ TEST(Tokenizer, DecodingGivesTheTextBack) {
     std::string back;
     for (const token id : ours.ids) back += model.tokens.bytes_of(id);
     EXPECT_EQ(back.size() + ours.dropped_bytes, text.size()) << c;
-    if (ours.dropped_bytes == 0) {
-      EXPECT_EQ(back, text);
-    }
+    if (ours.dropped_bytes == 0) { EXPECT_EQ(back, text); }
   }
 }
 

@@ -1,0 +1,100 @@
+// A model of the Llama architecture out of heddle's parts: weights packed once, one function that evaluates rows.
+//
+//   x <- embedding[token]
+//   per layer   x <- x + W_o attention(rope(W_q n), rope(W_k n), W_v n),   n = rms_norm(x)
+//               x <- x + W_down (silu(W_gate m) * (W_up m)),               m = rms_norm(x)
+//   logits      W_out rms_norm(x)
+//
+// Rows are the nodes of a token tree behind the committed context: a prompt, one token, or a draft. Whatever a row is evaluated with, its
+// logits and its cache entries are the same, bit for bit, because every part promises that.
+#pragma once
+
+#include <heddle/core/aligned_vector.hpp>
+#include <heddle/core/executor.hpp>
+#include <heddle/core/tensor.hpp>
+#include <heddle/position/rope.hpp>
+#include <heddle/speculative/draft_tree.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "architecture.hpp"
+#include "kv_cache.hpp"
+#include "projection.hpp"
+#include "tokenizer.hpp"
+
+namespace llama {
+
+// A matrix of floats that keeps its memory when it changes its size.
+class row_buffer {
+ public:
+  tensor_view<float, 2> resize(std::int64_t rows, std::int64_t width) {
+    const auto size = static_cast<std::size_t>(rows * width);
+    if (values_.size() < size) values_.resize(size);
+    return {values_.data(), extents{rows, width}};
+  }
+
+ private:
+  heddle::aligned_vector<float> values_;
+};
+
+class model {
+ public:
+  // Copies what it needs of the file, tensor by tensor: the file can be closed afterwards.
+  model(const release_pages& release, const model_config& config, const model_weights& weights, linear::precision activations,
+        kv_cache& cache, heddle::executor_ref executor);
+
+  // Takes in a prompt, without logits. Any division of it into calls leaves the same cache.
+  void prefill(std::span<const token> tokens);
+  // The same with the logits of every token; valid until the next call.
+  tensor_view<const float, 2> append(std::span<const token> tokens);
+
+  // What a decode loop asks of its target: logits of every node of a tree, then which of them stay.
+  tensor_view<const float, 2> score(const heddle::token_tree& tree);
+  void keep(std::span<const std::int32_t> path);
+
+  const model_config& config() const { return config_; }
+  kv_cache& cache() { return *cache_; }
+  void use(kv_cache& cache) { cache_ = &cache; }
+
+ private:
+  struct layer {
+    heddle::aligned_vector<float> attention_norm;
+    projection query_key_value, attention_output;
+    heddle::aligned_vector<float> feed_forward_norm;
+    projection gate_up, down;
+  };
+  enum class wanted { cache, hidden };
+
+  // Rows behind the committed context: their keys and values are reserved and written, not committed. Their hidden states, if wanted.
+  tensor_view<float, 2> evaluate(const heddle::token_tree& rows, wanted result);
+  tensor_view<float, 2> embed(std::span<const token> tokens);
+  void attention(const layer& w, int index, const tensor_view<float, 2>& x, std::span<const std::int32_t> parents, wanted result);
+  void feed_forward(const layer& w, const tensor_view<float, 2>& x);
+  tensor_view<const float, 2> unembed(const tensor_view<float, 2>& x);
+
+  // out <- W rms_norm(x)
+  void normed_product(const tensor_view<float, 2>& x, const heddle::aligned_vector<float>& norm, const projection& w,
+                      const tensor_view<float, 2>& out);
+  // x <- x + W y
+  void add_product(const tensor_view<float, 2>& y, const projection& w, const tensor_view<float, 2>& x);
+  // Columns first .. first + count * head_dim of a matrix, as heads.
+  tensor_view<float, 3> heads(const tensor_view<float, 2>& rows, std::size_t first, std::size_t count) const;
+
+  model_config config_;
+  kv_cache* cache_;
+  heddle::executor_ref executor_;
+  heddle::rope<heddle::interleaved> rope_;
+  heddle::rope_table<heddle::interleaved> table_{rope_, {}};
+  projection::inputs inputs_;
+  projection embedding_;
+  heddle::aligned_vector<float> output_norm_;
+  std::vector<projection> unembedding_;  // empty: the embedding serves
+  std::vector<layer> layers_;
+  std::vector<std::int32_t> positions_, kept_;
+  row_buffer hidden_, normed_, projected_, mixed_, logits_;
+};
+
+}  // namespace llama
