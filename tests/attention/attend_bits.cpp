@@ -2,6 +2,7 @@
 #include <heddle/attention/attend.hpp>
 #include <heddle/attention/sources.hpp>
 #include <heddle/cache/codec/element.hpp>
+#include <heddle/cache/codec/int8.hpp>
 #include <heddle/cache/page_pool.hpp>
 #include "support/bits.hpp"
 
@@ -56,4 +57,5 @@ HEDDLE_BITS(attention_attend, report) {
   attend_pool<heddle::codec::f32>(report);
   attend_pool<heddle::codec::f16>(report);
   attend_pool<heddle::codec::fp8_e4m3>(report);
+  attend_pool<heddle::codec::int8<>>(report);
 }
