@@ -1,9 +1,7 @@
 // A cache after a speculative round equals the cache of plain decoding, bit for bit, whatever was accepted.
 #include <heddle/cache/codec/element.hpp>
-#include <heddle/cache/page_pool.hpp>
-#if __has_include(<heddle/cache/codec/int8.hpp>)
 #include <heddle/cache/codec/int8.hpp>
-#endif
+#include <heddle/cache/page_pool.hpp>
 
 #include "pool_model.hpp"
 
@@ -51,12 +49,8 @@ sequence_id prefill(Pool& pool, const std::vector<int>& tags) {
 
 template <class Pool>
 class rounds : public testing::Test {};
-using pools = testing::Types<heddle::page_pool<codec::f16>, heddle::page_pool<codec::fp8_e4m3, heddle::row_layout>
-#if __has_include(<heddle/cache/codec/int8.hpp>)
-                             ,
-                             heddle::page_pool<codec::int8<>>, heddle::page_pool<codec::int8<>, heddle::row_layout>
-#endif
-                             >;
+using pools = testing::Types<heddle::page_pool<codec::f16>, heddle::page_pool<codec::fp8_e4m3, heddle::row_layout>,
+                             heddle::page_pool<codec::int8<>>, heddle::page_pool<codec::int8<>, heddle::row_layout>>;
 TYPED_TEST_SUITE(rounds, pools);
 
 TYPED_TEST(rounds, chunked_prefill_equals_one_by_one) {

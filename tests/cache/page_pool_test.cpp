@@ -480,6 +480,22 @@ TEST(page_pool, what_a_caller_can_get_wrong) {
   refused([&] { lane_pool({.num_pages = 4, .head_dim = 8, .storage = few}); }, "'storage' holds 64 bytes");
 }
 
+TEST(page_pool, rows_that_were_not_written_are_not_kept) {
+  lane_pool pool(small);
+  const sequence_id s = pool.new_sequence();
+  pool.reserve(s, 4);
+  for (int layer = 0; layer < 3; ++layer) {
+    rows r(pool, range(0, 4), layer);
+    const int written = layer == 1 ? 2 : 4;
+    pool.write(s, layer, r.keys().slice(0, written), r.values().slice(0, written));
+  }
+  EXPECT_EQ(message_of([&] { pool.commit(s, 3); }), "page_pool::commit: layer 1 has written 2 of the 3 rows to keep");
+  EXPECT_EQ(message_of([&] { pool.compact(s, std::vector<std::int32_t>{2}); }),
+            "page_pool::compact: layer 1 has written 2 of the 3 rows to keep");
+  pool.commit(s, 2);
+  expect_tokens(pool, s, tokens(range(0, 2)));
+}
+
 TEST(page_pool, positions_end_where_int32_ends) {
   lane_pool pool(small);
   const sequence_id s = pool.new_sequence();

@@ -110,7 +110,7 @@ class sequence_table {
         t.positions.push_back(positions.empty() ? static_cast<std::int32_t>(s.next_position + i) : positions[static_cast<std::size_t>(i)]);
     }
     s.reserved = rows;
-    std::fill(s.written.begin(), s.written.end(), 0);
+    for (std::int64_t& rows_written : s.written) rows_written = 0;
   }
 
   /// The end of a step: the first `rows` reserved rows are committed. sealed(table, tokens before) is told of every table.
