@@ -13,6 +13,7 @@
 namespace {
 
 using namespace llama;
+using llama::testing::model_path;
 
 // A line of /proc/self/status, in bytes; 0 where there is none.
 double status(const std::string& key) {
@@ -32,8 +33,8 @@ TEST(Memory, StaysSmall) {
   GTEST_SKIP() << "a sanitizer has memory of its own";
 #endif
   if (status("VmHWM") == 0) GTEST_SKIP() << "/proc/self/status does not tell";
-  const auto file = static_cast<double>(std::filesystem::file_size(*testing::model_path()));
-  engine engine({.model = *testing::model_path(), .cache = "f16", .threads = 2, .context = 2048});
+  const auto file = static_cast<double>(std::filesystem::file_size(*model_path()));
+  engine engine({.model = *model_path(), .cache = "f16", .threads = 2, .context = 2048});
   EXPECT_LE(status("VmRSS"), 1.6 * file);
   const std::vector<token> tokens(2047, 100);
   engine.model().prefill(tokens);
