@@ -30,6 +30,12 @@ struct match {
   template <draft_law Law, tensor_of<2> Logits, class Chain>
     requires host_tensor<Logits>
   verdict<> operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position = -1) const;
+
+  /// What operator() does after check(): the two halves, for calls that check a whole batch first.
+  template <draft_law Law, class Logits, class Chain>
+  verdict<> walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const;
+  template <draft_law Law, class Logits, class Chain>
+  void check(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, std::int64_t vocabulary) const;
 };
 
 struct greedy {
@@ -39,15 +45,18 @@ struct greedy {
   template <draft_law Law, tensor_of<2> Logits, class Chain>
     requires host_tensor<Logits>
   verdict<> operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position = -1) const;
+  template <draft_law Law, class Logits, class Chain>
+  verdict<> walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const;
+  template <draft_law Law, class Logits, class Chain>
+  void check(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, std::int64_t vocabulary) const;
 };
 
 namespace detail::inline HEDDLE_ISA {
 
 template <draft_law Law, class Logits, class Chain>
-verdict<> match_walk(const char* function, const match& rule, const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) {
-  check_call(function, tree, logits, committed, memory);
+verdict<> match_walk(const match& rule, const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) {
   if (position < 0) position = static_cast<std::int64_t>(committed.size());
-  return walk(tree, committed, position, memory, [&](std::int32_t node, const sampling::history& before, std::int64_t at) -> decision {
+  return walk_tree(tree, committed, position, memory, [&](std::int32_t node, const sampling::history& before, std::int64_t at) -> decision {
     const random_key key{.seed = rule.seed, .request = rule.request, .position = static_cast<std::uint32_t>(at)};
     const sampling::drawn y = sampling::sample_row(logits[node], policy, before, key, memory.row(), rule.draw);
     if (y.status != heddle::status::ok) return {.status = y.status};
@@ -57,19 +66,42 @@ verdict<> match_walk(const char* function, const match& rule, const draft_tree<L
   });
 }
 
+template <class Chain>
+void require_greedy(const Chain& policy) {
+  require(policy.parameters().temperature == 0.f, "verify::greedy: the chain's temperature is ", double{policy.parameters().temperature}, "; expected 0 (verify::match and verify::token are for other temperatures)");
+}
+
 }  // namespace detail::inline HEDDLE_ISA
 
+template <draft_law Law, class Logits, class Chain>
+[[gnu::always_inline]] inline void match::check(const draft_tree<Law>& tree, const Logits& logits, const Chain&, std::span<const std::int32_t> committed, std::int64_t vocabulary) const {
+  detail::check_call("verify::match", tree, logits, committed, vocabulary);
+}
+template <draft_law Law, class Logits, class Chain>
+[[gnu::always_inline]] inline verdict<> match::walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
+  return detail::match_walk(*this, tree, logits, policy, committed, memory, position);
+}
 template <draft_law Law, tensor_of<2> Logits, class Chain>
   requires host_tensor<Logits>
 [[gnu::always_inline]] inline verdict<> match::operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
-  return detail::match_walk("verify::match", *this, tree, view_of(logits), policy, committed, memory, position);
+  check(tree, view_of(logits), policy, committed, memory.vocabulary());
+  return walk(tree, view_of(logits), policy, committed, memory, position);
 }
 
+template <draft_law Law, class Logits, class Chain>
+[[gnu::always_inline]] inline void greedy::check(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, std::int64_t vocabulary) const {
+  detail::require_greedy(policy);
+  detail::check_call("verify::greedy", tree, logits, committed, vocabulary);
+}
+template <draft_law Law, class Logits, class Chain>
+[[gnu::always_inline]] inline verdict<> greedy::walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
+  return detail::match_walk(match{}, tree, logits, policy, committed, memory, position);
+}
 template <draft_law Law, tensor_of<2> Logits, class Chain>
   requires host_tensor<Logits>
 [[gnu::always_inline]] inline verdict<> greedy::operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
-  require(policy.parameters().temperature == 0.f, "verify::greedy: the chain's temperature is ", double{policy.parameters().temperature}, "; expected 0 (verify::match and verify::token are for other temperatures)");
-  return detail::match_walk("verify::greedy", match{}, tree, view_of(logits), policy, committed, memory, position);
+  check(tree, view_of(logits), policy, committed, memory.vocabulary());
+  return walk(tree, view_of(logits), policy, committed, memory, position);
 }
 
 }  // namespace heddle::verify

@@ -133,7 +133,7 @@ void check_laws(const char* function, const draft_tree<Law>& tree, std::int64_t 
 template <draft_law Law, class Logits, class Chain, class Chance>
 verdict<> walk_by_rejection(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, std::int64_t position, verify_workspace& memory, Chance& chance) {
   std::int32_t fallbacks = 0;
-  verdict<> result = walk(tree, committed, position, memory, [&](std::int32_t node, const sampling::history& before, std::int64_t at) -> decision {
+  verdict<> result = walk_tree(tree, committed, position, memory, [&](std::int32_t node, const sampling::history& before, std::int64_t at) -> decision {
     std::int32_t child = memory.first_child(node);
     if (child < 0) {
       const sampling::drawn y = chance.plain(at, logits[node], policy, before, memory.row());
@@ -199,11 +199,21 @@ struct token {
   template <draft_law Law, tensor_of<2> Logits, class Chain>
     requires(host_tensor<Logits> && Law != draft_law::unpredictable)
   [[gnu::always_inline]] inline verdict<> operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position = -1) const {
-    const auto rows = view_of(logits);
-    detail::check_call("verify::token", tree, rows, committed, memory);
-    if constexpr (is_sampled(Law)) detail::check_laws("verify::token", tree, rows.extent(1), mode);
+    check(tree, view_of(logits), policy, committed, memory.vocabulary());
+    return walk(tree, view_of(logits), policy, committed, memory, position);
+  }
+
+  /// The two halves of operator(), for calls that check a whole batch first.
+  template <draft_law Law, class Logits, class Chain>
+  [[gnu::always_inline]] inline void check(const draft_tree<Law>& tree, const Logits& logits, const Chain&, std::span<const std::int32_t> committed, std::int64_t vocabulary) const {
+    detail::check_call("verify::token", tree, logits, committed, vocabulary);
+    if constexpr (is_sampled(Law)) detail::check_laws("verify::token", tree, vocabulary, mode);
+  }
+  template <draft_law Law, class Logits, class Chain>
+    requires(Law != draft_law::unpredictable)
+  [[gnu::always_inline]] inline verdict<> walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
     detail::keyed_chance chance{{.seed = seed, .request = request}};
-    return detail::walk_by_rejection(tree, rows, policy, committed, position < 0 ? static_cast<std::int64_t>(committed.size()) : position, memory, chance);
+    return detail::walk_by_rejection(tree, logits, policy, committed, position < 0 ? static_cast<std::int64_t>(committed.size()) : position, memory, chance);
   }
 };
 

@@ -18,7 +18,7 @@ struct decision {
 };
 
 template <draft_law Law, class Decide>
-verdict<> walk(const draft_tree<Law>& tree, std::span<const std::int32_t> committed, std::int64_t position, verify_workspace& memory, const Decide& decide) {
+verdict<> walk_tree(const draft_tree<Law>& tree, std::span<const std::int32_t> committed, std::int64_t position, verify_workspace& memory, const Decide& decide) {
   memory.link(tree.parents);
   std::int32_t* const path = memory.path();
   std::int32_t* const tokens = memory.tokens();
@@ -36,8 +36,8 @@ verdict<> walk(const draft_tree<Law>& tree, std::span<const std::int32_t> commit
 }
 
 template <draft_law Law, class Logits>
-void check_call(const char* function, const draft_tree<Law>& tree, const Logits& logits, std::span<const std::int32_t> committed, const verify_workspace& memory) {
-  require(logits.extent(1) == memory.vocabulary(), function, ": argument 'logits' has rows of ", logits.extent(1), "; the workspace is for a vocabulary of ", memory.vocabulary());
+void check_call(const char* function, const draft_tree<Law>& tree, const Logits& logits, std::span<const std::int32_t> committed, std::int64_t vocabulary) {
+  require(logits.extent(1) == vocabulary, function, ": argument 'logits' has rows of ", logits.extent(1), "; the workspace is for a vocabulary of ", vocabulary);
   check(function, tree, logits.extent(1));
   require(logits.extent(0) >= static_cast<std::int64_t>(tree.tokens.size()), function, ": argument 'logits' has ", logits.extent(0), " rows; expected one per node, ", tree.tokens.size());
   require(committed.empty() || committed.back() == tree.tokens[0], function, ": argument 'tree': the root is ", tree.tokens[0], "; the last committed token is ", committed.empty() ? -1 : committed.back());
