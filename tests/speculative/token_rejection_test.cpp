@@ -312,6 +312,34 @@ TEST(TokenRejection, BadInputIsNamed) {
   EXPECT_TRUE(v.tokens.empty() && v.path.empty());
 }
 
+TEST(TokenRejection, SparseAndSharedLawsDecideLikeDenseOnes) {
+  constexpr std::int64_t vocabulary = 9;
+  std::mt19937 random(3);
+  std::vector<float> logits(5 * vocabulary), dense(2 * vocabulary, 0.f);
+  for (float& x : logits) x = std::normal_distribution<float>(0.f, 1.f)(random);
+  const std::vector<std::int64_t> indptr = {0, 3, 7};
+  const tokens in_law = {8, 1, 4, 2, 0, 5, 7};
+  const std::vector<float> probabilities = {.5f, .25f, .25f, .1f, .2f, .3f, .4f};
+  for (std::size_t i = 0; i < in_law.size(); ++i) dense[(i < 3 ? 0 : vocabulary) + static_cast<std::size_t>(in_law[i])] = probabilities[i];
+  const tokens nodes = {3, 8, 4, 5, 4}, parents = {-1, 0, 0, 1, 2}, rows = {0, 1, 0, -1, -1};  // node 2 shares the root's row
+  const tensor_view<const float, 2> target{logits.data(), extents{5, vocabulary}};
+  const auto decide = [&](const proposal_laws& laws, std::uint64_t seed, auto tree) {
+    verify_workspace memory(vocabulary);
+    tree.tokens = nodes, tree.parents = parents, tree.laws = laws;
+    const auto v = verify::token{.seed = seed}(tree, target, sampling::chain{sampling::top_k(6)}, std::span<const std::int32_t>(nodes).first(1), memory);
+    return tokens(v.tokens.begin(), v.tokens.end());
+  };
+  std::size_t accepted = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const proposal_laws as_dense{.row_of = rows, .dense = {dense.data(), extents{2, vocabulary}}}, as_sparse{.row_of = rows, .indptr = indptr, .tokens = in_law, .probabilities = probabilities};
+    const auto a = decide(as_dense, seed, draft_tree<draft_law::independent>{}), b = decide(as_dense, seed, draft_tree<draft_law::without_replacement>{});
+    EXPECT_EQ(decide(as_sparse, seed, draft_tree<draft_law::independent>{}), a);
+    EXPECT_EQ(decide(as_sparse, seed, draft_tree<draft_law::without_replacement>{}), b);
+    accepted += a.size() - 1;
+  }
+  EXPECT_GT(accepted, 20u);
+}
+
 // The keyed verifier on float rows: 2e5 first tokens against the target, and the rate of acceptance.
 TEST(TokenRejection, KeyedDrawsFollowTheLaw) {
   const row p = {.6, .3, .1}, q = {.2, .3, .5};
