@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 namespace heddle::codec::detail::inline HEDDLE_ISA {
 
