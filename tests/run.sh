@@ -26,6 +26,8 @@ cmake                   configures the build
 ninja-build             runs the build
 libgtest-dev            the test framework
 googletest              the same as source, for tests compiled for another architecture
+libbenchmark-dev        the benchmark framework: the benchmarks must compile
+libopenblas-dev         what they compare with
 libeigen3-dev           foreign tensors: Eigen
 libdlpack-dev           foreign tensors: DLPack
 libboost-context-dev    fibers, which stand for device threads in the emulated kernels
