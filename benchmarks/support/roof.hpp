@@ -7,15 +7,15 @@
 //   byte_products     exact products of bytes summed to 32 bits (VNNI: vpdpbusd; AVX2: vpmaddubsw, vpmaddwd, vpaddd)
 //   nibble_products   the same with one factor of four bits, whose sums fit 16 bits for 32 inputs (AVX2: one vpmaddwd per eight vpmaddubsw)
 //   word_products     exact products of 16 bits summed to 32 (VNNI: vpdpwssd; AVX2: vpmaddwd, vpaddd)
-// cost       what one pass must do; its ceiling is the time of the slowest of these at the measured rates
+// cost       what one pass must do; its ceiling is the time of the slowest of bytes, flops and integer products at the measured rates
 // measure    times a pass per iteration, a set of rates before it, and reports as counters the medians over the iterations
 //   roof_fraction     (bytes / read_bytes) / time
 //   ceiling_fraction  max(bytes / read_bytes, flops / rate, ...) / time
 //   roof_GB_per_s     the read roof itself, to see which state the machine was in
 //
 //     heddle::thread_team team{2};
-//     static void merge(benchmark::State& state) { heddle_bench::measure(state, team, {.bytes = 1e8}, [&] { ...one pass... }); }
-//     BENCHMARK(merge)->Name("merge/...")->UseManualTime();
+//     heddle_bench::machine ceilings{team};
+//     heddle_bench::measure(state, ceilings, {.bytes = 1e8}, [&] { ...one pass... });
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/simd.hpp>
@@ -49,11 +49,14 @@ struct cost {
   double bytes = 0, flops = 0, byte_products = 0, nibble_products = 0, word_products = 0;
 };
 
-/// Seconds that the cost takes at the rates when everything overlaps.
+/// Seconds that the cost takes at the rates when everything overlaps. Integer products given in several ways (as bytes, as words) are
+/// alternatives: the fastest counts.
 inline double ceiling_seconds(const cost& c, const rates& r) {
   const auto time = [](double amount, double rate) { return amount > 0 ? amount / rate : 0.; };
-  return std::max({time(c.bytes, r.read_bytes), time(c.flops, r.flops), time(c.byte_products, r.byte_products), time(c.nibble_products, r.nibble_products),
-                   time(c.word_products, r.word_products)});
+  double integers = 0;
+  for (const double seconds : {time(c.byte_products, r.byte_products), time(c.nibble_products, r.nibble_products), time(c.word_products, r.word_products)})
+    if (seconds > 0 && (integers == 0 || seconds < integers)) integers = seconds;
+  return std::max({time(c.bytes, r.read_bytes), time(c.flops, r.flops), integers});
 }
 
 /// Keeps a value alive in a register.
@@ -230,30 +233,31 @@ class machine {
   heddle::aligned_vector<std::byte> buffer_;
 };
 
-/// Iterations of (rates, pass), timed by hand: register the benchmark with UseManualTime(). `pass` runs on the same team.
+/// Iterations of (rates, pass, rates); only the pass counts as time. Register the benchmark plainly: UseManualTime and the like change its
+/// name. `pass` runs on the same team.
 template <class Pass>
 void measure(benchmark::State& state, machine& ceilings, const cost& work, Pass pass) {
   std::vector<double> roof_fraction, ceiling_fraction, roof;
   pass();
   for (auto _ : state) {
+    state.PauseTiming();
     const rates before = ceilings.measure(work);
+    state.ResumeTiming();
     const double begin = now();
     pass();
     const double seconds = now() - begin;
+    state.PauseTiming();
     const rates after = ceilings.measure(work);
-    state.SetIterationTime(seconds);
     const auto mean = [](double a, double b) { return (a + b) / 2; };
     const rates around{mean(before.read_bytes, after.read_bytes), mean(before.flops, after.flops), mean(before.byte_products, after.byte_products),
                        mean(before.nibble_products, after.nibble_products), mean(before.word_products, after.word_products)};
     ceiling_fraction.push_back(ceiling_seconds(work, around) / seconds);
     if (work.bytes > 0) roof_fraction.push_back(work.bytes / around.read_bytes / seconds), roof.push_back(around.read_bytes);
+    state.SetIterationTime(seconds);
+    state.ResumeTiming();
   }
   state.counters["ceiling_fraction"] = median(ceiling_fraction);
-  if (work.bytes > 0) {
-    state.counters["roof_fraction"] = median(roof_fraction);
-    state.counters["roof_GB_per_s"] = median(roof) * 1e-9;
-    state.SetBytesProcessed(static_cast<std::int64_t>(work.bytes * static_cast<double>(state.iterations())));
-  }
+  if (work.bytes > 0) state.counters["roof_fraction"] = median(roof_fraction), state.counters["roof_GB_per_s"] = median(roof) * 1e-9;
 }
 
 }  // namespace heddle_bench

@@ -2,8 +2,8 @@
 //
 // f32     the values as given, and each block's sum: (lane l adds inputs l and l + 16, then the tree of simd::reduce_add)
 // int8, int16, int24   per row and block of 32 inputs
-//             limit = 127, 127 * 255, 127 * 255^2      scale = max |x| / limit      q = round(x / scale), ties to even
-//             digits of base 255 in -127..127, most significant first: q = digit[0], or 255 digit[0] + digit[1], ...
+//             limit = 127, 127 * 2^8, 127 * 2^16      scale = max |x| / limit      q = round(x / scale), ties to even
+//             as signed bytes, most significant first: q = digit[0], or 256 digit[0] + digit[1], ...
 //         A block whose largest magnitude is below 2^-100 counts as zeros.
 //         A block with an element that is not finite has a scale of NaN: every output of that row is NaN, no other row notices.
 // Preparing a row reads that row alone; its bits depend on nothing else (and, with fused multiply-add, not on the instruction set).
@@ -35,18 +35,18 @@ inline constexpr int tile_rows = simd::wide_registers ? 12 : 6;
 /// Inputs of one chain of multiply-adds in products of numbers by numbers.
 inline constexpr int chain_inputs = 256;
 
-/// Low 16 bits of word j: input j, high: input j + 16. `digit` word z: inputs z, z + 8, z + 16, z + 24.
+/// Low 16 bits of word j of a part: input j, high: input j + 16. `digit` word z: inputs z, z + 8, z + 16, z + 24.
 template <int digits>
 struct alignas(16) digit_block {
   static constexpr int parts = digits == 3 ? 2 : 1;
   std::int8_t digit[digits][block_inputs];
-  std::int16_t part[parts][block_inputs];   ///< part[0]: digit[0], or 255 digit[0] + digit[1]; part[1]: digit[2]
+  std::int16_t part[parts][block_inputs];   ///< part[0]: all digits but the third as one number; part[1]: the third
   std::int32_t minus_128_sums[parts];       ///< -128 times the sum of a part: what codes with an offset of 128 have too much
   float scale, scaled_sum;                  ///< scaled_sum: scale times the sum of q
 };
 
 template <int digits>
-inline constexpr float digit_limit = digits == 3 ? 127.f * 65025.f : digits == 2 ? 127.f * 255.f : 127.f;
+inline constexpr float digit_limit = digits == 3 ? 127.f * 65536.f : digits == 2 ? 127.f * 256.f : 127.f;
 
 constexpr int digits_of(precision p) { return p == precision::int8 ? 1 : p == precision::int16 ? 2 : 3; }
 
@@ -77,73 +77,100 @@ block_values load_block(const Element* x, std::int64_t count) {
   return {simd::load_first(x, count), count > 16 ? simd::load_first(x + 16, count - 16) : simd::splat(0.f)};
 }
 
+// Reductions over lanes whose result does not depend on the order.
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+struct halves {
+  __m256i low, high;
+};
+[[gnu::always_inline]] inline halves halves_of(simd::i32x16 v) { return std::bit_cast<halves>(v); }
+[[gnu::always_inline]] inline std::int32_t sum_of_lanes(simd::i32x16 v) {
+  const halves h = halves_of(v);
+  const __m256i eight = _mm256_add_epi32(h.low, h.high);
+  __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+[[gnu::always_inline]] inline float largest_lane(simd::f32x16 v) {
+  const halves h = halves_of(simd::bits_of(v));
+  const __m256 eight = _mm256_max_ps(_mm256_castsi256_ps(h.low), _mm256_castsi256_ps(h.high));
+  __m128 most = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+  return _mm_cvtss_f32(_mm_max_ss(most, _mm_shuffle_ps(most, most, 1)));
+}
+[[gnu::always_inline]] inline void store_merged(void* to, simd::i32x16 pairs) {
+  const halves h = halves_of(pairs);
+  _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_or_si256(h.low, _mm256_slli_epi32(h.high, 8)));
+}
+#else
+inline std::int32_t sum_of_lanes(simd::i32x16 v) {
+  std::int32_t lane[simd::lanes], sum = 0;
+  simd::store_words(lane, v);
+  for (const std::int32_t x : lane) sum += x;
+  return sum;
+}
+inline float largest_lane(simd::f32x16 v) { return simd::reduce_max(v); }
+/// Word z of eight: lane z, and lane z + 8 one byte higher.
+inline void store_merged(void* to, simd::i32x16 pairs) {
+  std::uint32_t lane[simd::lanes];
+  simd::store_words(lane, pairs);
+  for (int z = 0; z < 8; ++z) lane[z] |= lane[z + 8] << 8;
+  std::memcpy(to, lane, 32);
+}
+#endif
+
 /// max |x|, or NaN if an element is not finite.
 inline float largest_magnitude(const block_values& x) {
   const simd::f32x16 low = simd::abs(x.low), high = simd::abs(x.high), infinite = simd::splat(simd::infinity);
   if ((simd::bits_of(simd::less(low, infinite)) & simd::bits_of(simd::less(high, infinite))) != 0xffffu) return std::numeric_limits<float>::quiet_NaN();
-  return simd::reduce_max(simd::max(low, high));
+  return largest_lane(simd::max(low, high));
 }
 
-inline std::int32_t reduce_add(simd::i32x16 v) {
-  alignas(64) std::int32_t lane[simd::lanes];
-  simd::store_words(lane, v);
-  std::int32_t sum = 0;
-  for (const std::int32_t x : lane) sum += x;
-  return sum;
-}
-
-inline simd::i32x16 clamp_digit(simd::i32x16 v) {
-  return simd::to_int(simd::min(simd::max(simd::to_float(v), simd::splat(-127.f)), simd::splat(127.f)));
+// Sixteen numbers as 256 * upper + lower, lower in -128..127.
+struct split_bytes {
+  simd::i32x16 upper, lower;
+};
+[[gnu::always_inline]] inline split_bytes split_byte(simd::i32x16 q) {
+  const simd::i32x16 upper = simd::shift_right_signed<8>(q + simd::splat(128));
+  return {upper, q - simd::shift_left<8>(upper)};
 }
 
 inline void store_part(std::int16_t* to, simd::i32x16 low, simd::i32x16 high) {
   simd::store_words(to, (low & simd::splat(0xffff)) | simd::shift_left<16>(high));
 }
 inline void store_digit(std::int8_t* to, simd::i32x16 low, simd::i32x16 high) {
-  alignas(64) std::uint32_t pairs[simd::lanes];
-  simd::store_words(pairs, (low & simd::splat(0xff)) | shift_left<16>(high & simd::splat(0xff)));
-  std::uint32_t words[8];
-  for (int z = 0; z < 8; ++z) words[z] = pairs[z] | pairs[z + 8] << 8;
-  std::memcpy(to, words, sizeof words);
+  store_merged(to, (low & simd::splat(0xff)) | simd::shift_left<16>(high & simd::splat(0xff)));
 }
 
 template <int digits>
 void prepare_block(const block_values& x, digit_block<digits>& out) {
   using namespace simd;
   const float largest = largest_magnitude(x);
-  if (!(largest >= 0x1p-100f)) {
+  if (!(largest >= 0x1p-100f)) [[unlikely]] {
     out = {};
     if (largest != largest) out.scale = out.scaled_sum = largest;
     return;
   }
   const f32x16 inverse = splat(digit_limit<digits> / largest);
   i32x16 low = to_int(x.low * inverse), high = to_int(x.high * inverse);
-  i32x16 part_low = splat(0), part_high = splat(0);
-  std::int32_t sums[2] = {};
-  for (int d = 0; d < digits; ++d) {
-    i32x16 digit_low = low, digit_high = high;
-    if (d + 1 < digits) {
-      const std::int32_t weight = digits - d == 3 ? 65025 : 255;
-      const f32x16 share = splat(1.f / static_cast<float>(weight));
-      digit_low = to_int(to_float(low) * share), digit_high = to_int(to_float(high) * share);
-      digit_low = clamp_digit(digit_low), digit_high = clamp_digit(digit_high);
-      low = low - digit_low * splat(weight), high = high - digit_high * splat(weight);
-    } else {
-      digit_low = clamp_digit(digit_low), digit_high = clamp_digit(digit_high);
-    }
-    store_digit(out.digit[d], digit_low, digit_high);
-    const bool new_part = d == 0 || d == 2;
-    part_low = new_part ? digit_low : part_low * splat(255) + digit_low;
-    part_high = new_part ? digit_high : part_high * splat(255) + digit_high;
-    if (d == digits - 1 || d == 1) {
-      const int i = d == 2;
-      store_part(out.part[i], part_low, part_high);
-      sums[i] = reduce_add(part_low + part_high);
-      out.minus_128_sums[i] = -128 * sums[i];
-    }
+  std::int32_t sum = sum_of_lanes(low + high), part_sum = sum;
+  if constexpr (digits == 3) {
+    const split_bytes a = split_byte(low), b = split_byte(high);
+    store_digit(out.digit[2], a.lower, b.lower);
+    store_part(out.part[1], a.lower, b.lower);
+    low = a.upper, high = b.upper;
+    part_sum = sum_of_lanes(low + high);
+    out.minus_128_sums[1] = -128 * (sum - 256 * part_sum);
   }
+  out.minus_128_sums[0] = -128 * part_sum;
+  store_part(out.part[0], low, high);
+  if constexpr (digits > 1) {
+    const split_bytes a = split_byte(low), b = split_byte(high);
+    store_digit(out.digit[1], a.lower, b.lower);
+    low = a.upper, high = b.upper;
+  }
+  store_digit(out.digit[0], low, high);
   out.scale = largest / digit_limit<digits>;
-  out.scaled_sum = out.scale * static_cast<float>(digits == 3 ? sums[0] * 255 + sums[1] : sums[0]);
+  out.scaled_sum = out.scale * static_cast<float>(sum);
 }
 
 }  // namespace detail::inline HEDDLE_ISA
@@ -167,10 +194,11 @@ class activations {
     require(rows.stride(1) == 1 || rows.extent(1) == 1, "activations::prepare: argument 'x' has stride ", rows.stride(1), " along inputs; expected 1");
     reserve(kind, rows.extent(0), rows.extent(1));
     kind_ = kind, rows_ = rows.extent(0), inputs_ = rows.extent(1);
-    const auto tiles = static_cast<std::size_t>((rows_ + detail::tile_rows - 1) / detail::tile_rows);
-    options.executor.bulk(tiles, [&](std::size_t tile) {
-      const auto first = static_cast<std::int64_t>(tile) * detail::tile_rows;
-      for (std::int64_t r = 0; r < rows_in_tile(first); ++r) prepare_row(first, r, rows.at(first + r));
+    constexpr std::int64_t worth_sharing = 4096;   // a parallel call costs about as much as so many inputs
+    const std::int64_t workers = rows_ * inputs_ < worth_sharing ? 1 : static_cast<std::int64_t>(options.executor.concurrency()), run = (rows_ + workers - 1) / workers;
+    options.executor.bulk(static_cast<std::size_t>(rows_ > 0 ? workers : 0), [&](std::size_t worker) {
+      const std::int64_t begin = static_cast<std::int64_t>(worker) * run;
+      for (std::int64_t r = begin; r < rows_ && r < begin + run; ++r) prepare_row(r / detail::tile_rows * detail::tile_rows, r % detail::tile_rows, rows.at(r));
     });
   }
   template <matrix X>

@@ -150,7 +150,8 @@ void multiply_quantised(const product& p, const activations& x, panel_range pane
       for (std::int64_t panel = panels.first; panel < panels.last; ++panel) chain_of_panel(panel, c, pass);
 }
 
-inline void multiply_panels(const product& p, const activations& x, panel_range panels, float* scratch) {
+template <std::same_as<activations> Activations>
+void multiply_panels(const product& p, const Activations& x, panel_range panels, float* scratch) {
   const bool nibbles = p.weights.kind != format::q8_0;
   switch (x.kind()) {
     case precision::int8: return nibbles ? multiply_integers<1, true>(p, x, panels) : multiply_integers<1, false>(p, x, panels);
@@ -205,7 +206,9 @@ inline std::size_t multiply_workspace_size(precision kind, std::int64_t rows, co
   return options.executor.concurrency() * detail::widened_floats * sizeof(float) + scratch_alignment;
 }
 
-inline void multiply(std::span<const product> products, const activations& x, const multiply_options& options = {}) {
+// A template so that a unit which only includes this header does not compile the kernels.
+template <std::same_as<activations> Activations>
+void multiply(std::span<const product> products, const Activations& x, const multiply_options& options = {}) {
   std::int64_t panels = 0;
   for (const product& p : products) {
     detail::check_product(p, x);

@@ -43,7 +43,7 @@ template <bool nibbles, int digits, int rows>
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {
     part[0][r] = sum[0][r];
-    if constexpr (digits > 1) part[0][r] = simd::shift_left<8>(part[0][r]) - part[0][r] + sum[1][r];
+    if constexpr (digits > 1) part[0][r] = simd::shift_left<8>(part[0][r]) + sum[1][r];
     if constexpr (digits > 2) part[1][r] = sum[2][r];
     if constexpr (!nibbles)
       for (int i = 0; i < digit_block<digits>::parts; ++i) part[i][r] = part[i][r] + simd::splat(x[r].minus_128_sums[i]);
@@ -64,6 +64,14 @@ template <bool nibbles, int digits, int rows>
 [[gnu::always_inline]] inline i32x16 odd_bytes(i32x16 a) { return {_mm256_srli_epi16(a.low, 8), _mm256_srli_epi16(a.high, 8)}; }
 #endif
 [[gnu::always_inline]] inline i32x16 even_bytes(i32x16 a) { return a & simd::splat(0x00ff00ff); }
+/// Keeps compilers from collecting all products before they add any: there are no registers for that.
+[[gnu::always_inline]] inline void settle(i32x16& v) {
+#if defined(__AVX512BW__)
+  __asm__("" : "+v"(v.all));
+#else
+  __asm__("" : "+x"(v.low), "+x"(v.high));
+#endif
+}
 
 template <bool nibbles, int digits>
 inline constexpr int product_rows = digits == 1 ? 4 : digits == 2 ? (nibbles ? 3 : 4) : (nibbles ? 2 : 3);
@@ -71,21 +79,25 @@ inline constexpr int product_rows = digits == 1 ? 4 : digits == 2 ? (nibbles ? 3
 template <bool nibbles, int digits, int rows>
 [[gnu::always_inline]] inline void block_products(const std::byte* record, const digit_block<digits>* x, i32x16 (&part)[digit_block<digits>::parts][rows]) {
   constexpr int parts = digit_block<digits>::parts;
-  if constexpr (nibbles) {   // a 16-bit sum of 16 products of 15 by 127 stays below 2^15: one widening per block
+  if constexpr (nibbles) {   // a 16-bit sum of 16 products of 15 by 128 stays below 2^15: one widening per block
     i32x16 sum[digits][rows];
 #pragma GCC unroll 8
-    for (int step = 0; step < 8; ++step) {
-      const i32x16 word = simd::load_words(record + 64 * (step / 2)), codes = step % 2 == 0 ? low_nibbles(word) : high_nibbles(word);
-      const int z = step / 2 + step % 2 * 4;
+    for (int z = 0; z < 4; ++z) {
+      const i32x16 word = simd::load_words(record + 64 * z);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const i32x16 codes = half == 0 ? low_nibbles(word) : high_nibbles(word);
 #pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r)
+        for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 3
-        for (int d = 0; d < digits; ++d) {
-          const i32x16 products = multiply_bytes(codes, splat_word(x[r].digit[d] + 4 * z));
-          sum[d][r] = step == 0 ? products : add_words(sum[d][r], products);
-        }
+          for (int d = 0; d < digits; ++d) {
+            const i32x16 products = multiply_bytes(codes, splat_word(x[r].digit[d] + 4 * (z + 4 * half)));
+            sum[d][r] = z == 0 && half == 0 ? products : add_words(sum[d][r], products);
+            settle(sum[d][r]);
+          }
+      }
     }
-    const i32x16 ones = simd::splat(0x00010001), base = simd::splat(0x00ff00ff);
+    const i32x16 ones = simd::splat(0x00010001), base = simd::splat(0x01000100);
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
       part[0][r] = multiply_words(sum[0][r], digits == 1 ? ones : base);
@@ -106,7 +118,10 @@ template <bool nibbles, int digits, int rows>
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
-          for (int i = 0; i < parts; ++i) part[i][r] = part[i][r] + multiply_words(codes, splat_word(x[r].part[i] + 2 * (z + 8 * odd)));
+          for (int i = 0; i < parts; ++i) {
+            part[i][r] = part[i][r] + multiply_words(codes, splat_word(x[r].part[i] + 2 * (z + 8 * odd)));
+            settle(part[i][r]);
+          }
       }
     }
   }

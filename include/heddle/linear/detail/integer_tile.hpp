@@ -1,5 +1,5 @@
 // Quantised weights times integer activations: one panel of 16 outputs, a few rows.
-//     acc = fma(d scale, block, acc)      block: the exact integer product, of 24-bit activations fma(255, part[0], part[1]) rounded once
+//     acc = fma(d scale, block, acc)      block: the exact integer product, of 24-bit activations fma(256, part[0], part[1]) rounded once
 //     acc = fma(m, scale sum q, acc)      q4_1; q4_0 alike with m = -8 d
 // in the order of the blocks: a lane is an output, so nothing but the block size decides what is summed with what.
 #pragma once
@@ -33,7 +33,7 @@ void integer_tile(format kind, const std::byte* panel, std::int64_t blocks, cons
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
       f32x16 block = simd::to_float(part[0][r]);
-      if constexpr (digits == 3) block = simd::fma(simd::splat(255.f), block, simd::to_float(part[1][r]));
+      if constexpr (digits == 3) block = simd::fma(simd::splat(256.f), block, simd::to_float(part[1][r]));
       acc[r] = simd::fma(d * simd::splat(x[r].scale), block, acc[r]);
       if constexpr (nibbles) acc[r] = simd::fma(m, simd::splat(x[r].scaled_sum), acc[r]);
     }

@@ -1,0 +1,66 @@
+// Products with the matrices of SmolLM2-135M (hidden 576, 9 query and 3 key heads of 64, feed-forward 1536, 30 layers, vocabulary 49152),
+// all in one format, streamed from memory as a decode step does: preparation of the rows included, every product its own parallel call.
+//     linear/<format>/<precision>/rows<n>/t2     roof_fraction, ceiling_fraction
+// Ceilings of the integer products: four-bit codes as nibble products, bytes as byte products or as 16-bit products, whichever is faster.
+#include "support/roof.hpp"
+
+#include <heddle/linear/multiply.hpp>
+
+#include <string>
+
+namespace {
+
+using namespace heddle;
+using namespace heddle_bench;
+
+struct model {
+  std::vector<linear::packed_matrix> matrices;   // per layer q|k|v, o, gate|up, down; then the unembedding
+  double bytes = 0, weights = 0;
+
+  explicit model(linear::format kind) {
+    const auto add = [&](std::int64_t outputs, std::int64_t inputs) {
+      linear::packed_matrix& w = matrices.emplace_back(kind, outputs, inputs);
+      std::uint64_t state = matrices.size();
+      for (std::byte& b : w.memory()) state = state * 6364136223846793005u + 1442695040888963407u, b = static_cast<std::byte>(state >> 58);   // f16 scales below 2
+      bytes += static_cast<double>(w.bytes()), weights += static_cast<double>(outputs * inputs);
+    };
+    for (int layer = 0; layer < 30; ++layer) add(960, 576), add(576, 576), add(3072, 576), add(576, 1536);
+    add(49152, 576);
+  }
+};
+
+void run(benchmark::State& state, linear::format kind, linear::precision precision, std::int64_t rows, std::size_t threads) {
+  thread_team team{threads};
+  machine ceilings{team};
+  const model m{kind};
+  aligned_vector<float> x(static_cast<std::size_t>(rows * 1536)), y(static_cast<std::size_t>(rows * 49152));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 2654435761u % 1000) / 500.f - 1.f;
+  linear::activations prepared{precision, rows, 1536};
+
+  cost work{.bytes = m.bytes};
+  const double products = m.weights * static_cast<double>(rows);
+  const int digits = precision == linear::precision::int8 ? 1 : precision == linear::precision::int16 ? 2 : 3;
+  if (precision == linear::precision::f32) work.flops = 2 * products;
+  else if (kind != linear::format::q8_0) work.nibble_products = digits * products;
+  else work.byte_products = digits * products, work.word_products = (digits == 3 ? 2 : 1) * products;
+
+  measure(state, ceilings, work, [&] {
+    for (const linear::packed_matrix& w : m.matrices) {
+      prepared.prepare(tensor_view{x.data(), extents{rows, w.inputs()}, extents{std::int64_t{1536}, std::int64_t{1}}}, {.executor = team});
+      linear::multiply(w, prepared, tensor_view{y.data(), extents{rows, w.outputs()}}, {.executor = team});
+    }
+  });
+}
+
+const bool registered = [] {
+  using linear::format, linear::precision;
+  for (const format kind : {format::q4_1, format::q8_0})
+    for (const precision p : {precision::int8, precision::int16, precision::int24, precision::f32})
+      for (const std::int64_t rows : {1, 2, 4, 8, 16, 32}) {
+        const std::string name = std::string("linear/") + name_of(kind) + "/" + name_of(p) + "/rows" + std::to_string(rows) + "/t2";
+        benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { run(state, kind, p, rows, 2); })->Unit(benchmark::kMillisecond);
+      }
+  return true;
+}();
+
+}  // namespace
