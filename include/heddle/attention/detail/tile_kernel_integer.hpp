@@ -43,7 +43,7 @@ class tile_kernel<Codec> : public query_block {
       const simd::f32x16 x = simd::load_first(q + c, head_dim_ - c);
       top = simd::max(simd::abs(x), top), poison = simd::fma(x, simd::splat(0.f), poison);
     }
-    const grid g(simd::reduce_max(top), simd::bits_of(simd::is_nan(poison)) == 0, largest_query());
+    const grid g(largest_of(top), simd::bits_of(simd::is_nan(poison)) == 0, largest_query());
     simd::i32x16 sum = simd::splat(0);
     std::uint32_t* to = query_ + static_cast<std::int64_t>(query) * query_pitch_;
     for (int c = 0; c < cells_ * planes * 4; c += 16, to += 4 * query_products::words) {
@@ -68,11 +68,12 @@ class tile_kernel<Codec> : public query_block {
     for (int q = first; q < first + count; ++q) {
       simd::f32x16 w[tile_runs], top = simd::splat(0.f), total = simd::splat(0.f);
       for (int r = 0; r < tile_runs; ++r) {
-        const simd::f32x16 scale = simd::load(value_scales(now, r));
-        w[r] = simd::select(simd::mask_of(static_cast<std::uint32_t>(live_[q] >> (16 * r)) & 0xffffu), simd::load(logits(q) + 16 * r) * scale, simd::splat(0.f));
+        w[r] = simd::load(logits(q) + 16 * r) * simd::load(value_scales(now, r));
+        const auto live = static_cast<std::uint32_t>(live_[q] >> (16 * r)) & 0xffffu;
+        if (live != 0xffffu) w[r] = simd::select(simd::mask_of(live), w[r], simd::splat(0.f));   // the scale of a hidden value may be NaN
         top = simd::max(w[r], top), total = total + w[r];
       }
-      const grid g(simd::reduce_max(top), simd::bits_of(simd::less(total, simd::splat(simd::infinity))) == 0xffffu, limit);
+      const grid g(largest_of(top), simd::bits_of(simd::less(total, simd::splat(simd::infinity))) == 0xffffu, limit);
       simd::i32x16 sum = simd::splat(0);
       for (int r = 0; r < tile_runs; ++r) {
         const simd::i32x16 x = g.round(w[r]);

@@ -15,6 +15,28 @@ namespace heddle::detail::inline HEDDLE_ISA {
 template <int digits>
 inline constexpr int largest_integer = digits == 1 ? 127 : 128 * 127;
 
+// Over all lanes: the sum modulo 2^32 of integers, the largest of floats that are not negative and not NaN.
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+[[gnu::always_inline]] inline __m256i lower_lanes(simd::i32x16 v) { return _mm512_maskz_extracti64x4_epi64(0xff, v.all, 0); }
+[[gnu::always_inline]] inline __m256i upper_lanes(simd::i32x16 v) { return _mm512_maskz_extracti64x4_epi64(0xff, v.all, 1); }
+#else
+[[gnu::always_inline]] inline __m256i lower_lanes(simd::i32x16 v) { return v.low; }
+[[gnu::always_inline]] inline __m256i upper_lanes(simd::i32x16 v) { return v.high; }
+#endif
+template <class Join>
+[[gnu::always_inline]] inline std::int32_t fold_lanes(simd::i32x16 v, Join join) {
+  __m128i x = join(join(_mm256_castsi256_si128(lower_lanes(v)), _mm256_castsi256_si128(upper_lanes(v))), join(_mm256_extracti128_si256(lower_lanes(v), 1), _mm256_extracti128_si256(upper_lanes(v), 1)));
+  x = join(x, _mm_shuffle_epi32(x, 0x4e));
+  return _mm_cvtsi128_si32(join(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+inline std::int32_t sum_of(simd::i32x16 v) {
+  return fold_lanes(v, [](__m128i a, __m128i b) __attribute__((always_inline)) { return _mm_add_epi32(a, b); });
+}
+inline float largest_of(simd::f32x16 v) {   // bits of such floats are ordered as integers
+  return std::bit_cast<float>(fold_lanes(simd::bits_of(v), [](__m128i a, __m128i b) __attribute__((always_inline)) { return _mm_max_epi32(a, b); }));
+}
+#else
 inline std::int32_t sum_of(simd::i32x16 v) {
   alignas(64) std::int32_t a[16];
   simd::store_words(a, v);
@@ -22,6 +44,8 @@ inline std::int32_t sum_of(simd::i32x16 v) {
   for (int i = 0; i < 16; ++i) sum += static_cast<std::uint32_t>(a[i]);
   return static_cast<std::int32_t>(sum);
 }
+inline float largest_of(simd::f32x16 v) { return simd::reduce_max(v); }
+#endif
 
 #if defined(__AVX512VNNI__) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 
