@@ -1,42 +1,32 @@
-#include <heddle/linear/elementwise.hpp>
-#include <heddle/linear/multiply.hpp>
-#include <heddle/linear/norm.hpp>
 #include "support/bits.hpp"
 
-#include <cstdio>
+#include <heddle/linear/elementwise.hpp>
+#include <heddle/linear/multiply.hpp>
 
 HEDDLE_BITS(linear_multiply, report) {
-  using heddle::linear::format, heddle::linear::precision;
-  constexpr std::int64_t rows = 7, inputs = 295, outputs = 37;
-  heddle_bits::inputs in{8};
-  const auto weights = in.uniform(outputs * inputs), values = in.uniform(rows * inputs);
-  const heddle::tensor_view x{values.data(), heddle::extents{rows, inputs}};
-  for (const format kind : {format::f32, format::f16, format::bf16, format::q8_0, format::q4_0, format::q4_1}) {
-    const auto w = heddle::linear::pack(heddle::tensor_view{weights.data(), heddle::extents{outputs, inputs}}, kind);
-    for (const precision p : {precision::f32, precision::int8, precision::int16, precision::int24}) {
-      if (p != precision::f32 && !heddle::linear::is_quantised(kind)) continue;
-      heddle::linear::activations prepared;
-      prepared.prepare(x, p);
-      heddle_bits::vector<float> y(rows * outputs);
-      heddle::linear::multiply(w, prepared, heddle::tensor_view{y.data(), heddle::extents{rows, outputs}});
-      char name[64];
-      std::snprintf(name, sizeof name, "linear/%s/%s", heddle::linear::name_of(kind), heddle::linear::name_of(p));
+  using namespace heddle;
+  heddle_bits::inputs in{11};
+  const std::int64_t inputs = 300, outputs = 40, rows = 7;
+  const auto weights = in.uniform(static_cast<std::size_t>(inputs * outputs)), x = in.uniform(static_cast<std::size_t>(inputs * rows));
+  heddle_bits::vector<float> y(static_cast<std::size_t>(outputs * rows));
+  const tensor_view out{y.data(), extents{rows, outputs}};
+  linear::activations prepared;
+  for (const linear::format f : {linear::format::f32, linear::format::f16, linear::format::bf16, linear::format::q8_0, linear::format::q4_0, linear::format::q4_1}) {
+    const linear::packed_matrix w = linear::pack(tensor_view{weights.data(), extents{outputs, inputs}}, f);
+    for (const linear::precision p : {linear::precision::f32, linear::precision::int8, linear::precision::int16, linear::precision::int24}) {
+      if (!linear::is_quantised(f) && p != linear::precision::f32) continue;
+      prepared.prepare(tensor_view{x.data(), extents{rows, inputs}}, p);
+      linear::multiply(w, prepared, out);
+      char name[32] = "linear/";
+      std::snprintf(name, sizeof name, "linear/%s/%s", linear::name_of(f), linear::name_of(p));
       report.add(name, y);
     }
   }
-}
-
-HEDDLE_BITS(linear_elementwise, report) {
-  constexpr std::int64_t rows = 3, width = 83;
-  heddle_bits::inputs in{9};
-  auto a = in.uniform(rows * width);
-  const auto b = in.uniform(rows * width), weight = in.uniform(width);
-  for (float& x : a) x *= 40.f;
-  heddle_bits::vector<float> out(rows * width);
-  const heddle::extents shape{rows, width};
-  const heddle::tensor_view to{out.data(), shape};
-  heddle::linear::rms_norm(heddle::tensor_view{a.data(), shape}, heddle::tensor_view{weight.data(), heddle::extents{width}}, 1e-5f, to);
-  report.add("linear/rms_norm", out);
-  heddle::linear::silu_gate(heddle::tensor_view{a.data(), shape}, heddle::tensor_view{b.data(), shape}, to);
-  report.add("linear/silu_gate", out);
+  heddle_bits::vector<float> z(x.size());
+  const tensor_view from{x.data(), extents{rows, inputs}};
+  const tensor_view to{z.data(), extents{rows, inputs}};
+  linear::rms_norm(from, tensor_view{weights.data(), extents{inputs}}, 1e-5f, to);
+  report.add("linear/rms_norm", z);
+  linear::silu_gate(from, from, to);
+  report.add("linear/silu_gate", z);
 }
