@@ -56,19 +56,18 @@ template <class T>
 
 /// The sum of all lanes in one fixed tree: l and l + 8, then + 4, + 2, + 1.
 inline float reduce_add(f32x16 v) {
-  alignas(64) float a[lanes];
-  store(a, v);
-  for (int width = 8; width; width /= 2)
-    for (int i = 0; i < width; ++i) a[i] += a[i + width];
-  return a[0];
+  v = v + exchange<8>(v);
+  v = v + exchange<4>(v);
+  v = v + exchange<2>(v);
+  return first_lane(v + exchange<1>(v));
 }
 /// The largest lane; NaN lanes are dropped unless all are NaN (then any).
 inline float reduce_max(f32x16 v) {
-  alignas(64) float a[lanes];
-  store(a, v);
-  for (int width = 8; width; width /= 2)
-    for (int i = 0; i < width; ++i) a[i] = a[i] > a[i + width] || a[i + width] != a[i + width] ? a[i] : a[i + width];
-  return a[0];
+  const auto larger = [](f32x16 a, f32x16 b) __attribute__((always_inline)) { return select(is_nan(b), a, max(a, b)); };
+  v = larger(v, exchange<8>(v));
+  v = larger(v, exchange<4>(v));
+  v = larger(v, exchange<2>(v));
+  return first_lane(larger(v, exchange<1>(v)));
 }
 
 /// e^x for x below 88: relative error about 1 ulp; x < -87.33 gives 0; NaN stays NaN.

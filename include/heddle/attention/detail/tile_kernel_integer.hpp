@@ -68,7 +68,7 @@ class tile_kernel<Codec> : public query_block {
     for (int q = first; q < first + count; ++q) {
       simd::f32x16 w[tile_runs], top = simd::splat(0.f), total = simd::splat(0.f);
       for (int r = 0; r < tile_runs; ++r) {
-        w[r] = simd::load(logits(q) + 16 * r) * simd::load(value_scales(now, r));
+        w[r] = simd::product(simd::load(logits(q) + 16 * r), simd::load(value_scales(now, r)));
         const auto live = static_cast<std::uint32_t>(live_[q] >> (16 * r)) & 0xffffu;
         if (live != 0xffffu) w[r] = simd::select(simd::mask_of(live), w[r], simd::splat(0.f));   // the scale of a hidden value may be NaN
         top = simd::max(w[r], top), total = total + w[r];

@@ -111,6 +111,14 @@ template <int n>
 
 /// Lanes 2 i and 2 i + 1 change places.
 [[gnu::always_inline]] inline f32x16 swap_pairs(f32x16 v) { return {_mm256_permute_ps(v.low, 0xb1), _mm256_permute_ps(v.high, 0xb1)}; }
+/// Lane i of the result is lane i ^ n.
+template <int n>
+[[gnu::always_inline]] inline f32x16 exchange(f32x16 a) {
+  static_assert(n == 8 || n == 4 || n == 2 || n == 1);
+  if constexpr (n == 8) return {a.high, a.low};
+  else if constexpr (n == 4) return {_mm256_permute2f128_ps(a.low, a.low, 1), _mm256_permute2f128_ps(a.high, a.high, 1)};
+  else return {_mm256_permute_ps(a.low, n == 2 ? 0x4e : 0xb1), _mm256_permute_ps(a.high, n == 2 ? 0x4e : 0xb1)};
+}
 [[gnu::always_inline]] inline float first_lane(f32x16 v) { return _mm256_cvtss_f32(v.low); }
 
 }  // namespace heddle::simd::inline HEDDLE_ISA

@@ -90,6 +90,13 @@ template <int n>
 
 /// Lanes 2 i and 2 i + 1 change places.
 [[gnu::always_inline]] inline f32x16 swap_pairs(f32x16 v) { return {_mm512_maskz_permute_ps(0xffff, v.all, 0xb1)}; }
+/// Lane i of the result is lane i ^ n.
+template <int n>
+[[gnu::always_inline]] inline f32x16 exchange(f32x16 a) {
+  static_assert(n == 8 || n == 4 || n == 2 || n == 1);
+  if constexpr (n >= 4) return {_mm512_maskz_shuffle_f32x4(0xffff, a.all, a.all, n == 8 ? 0x4e : 0xb1)};
+  else return {_mm512_maskz_permute_ps(0xffff, a.all, n == 2 ? 0x4e : 0xb1)};
+}
 [[gnu::always_inline]] inline float first_lane(f32x16 v) { return _mm512_cvtss_f32(v.all); }
 
 }  // namespace heddle::simd::inline HEDDLE_ISA

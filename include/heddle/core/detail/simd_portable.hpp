@@ -221,6 +221,13 @@ template <int n>
 [[gnu::always_inline]] inline f32x16 swap_pairs(f32x16 v) {
   return detail::each<f32x16>([&](int i) __attribute__((always_inline)) { return __builtin_shufflevector(v.part[i], v.part[i], 1, 0, 3, 2); });
 }
+/// Lane i of the result is lane i ^ n.
+template <int n>
+[[gnu::always_inline]] inline f32x16 exchange(f32x16 a) {
+  static_assert(n == 8 || n == 4 || n == 2 || n == 1);
+  if constexpr (n >= 4) return detail::each<f32x16>([&](int i) __attribute__((always_inline)) { return a.part[i ^ n / 4]; });
+  else return detail::each<f32x16>([&](int i) __attribute__((always_inline)) { return __builtin_shufflevector(a.part[i], a.part[i], 0 ^ n, 1 ^ n, 2 ^ n, 3 ^ n); });
+}
 [[gnu::always_inline]] inline float first_lane(f32x16 v) { return v.part[0][0]; }
 
 }  // namespace heddle::simd::inline HEDDLE_ISA
