@@ -7,16 +7,19 @@
 // Attention multiplies the codes with integers: the query row as q = a * round(q / a), a = max |q| / L, and the softmax weights times the scales
 // of the values, w = b * round(w / b), b = max over the tile of 64 tokens / L. Sums of products are exact, so nothing depends on their order.
 //
-//   digits   L       |error of a logit| <=                                     of the output, against exact attention on decoded rows
-//   2        16256   scale * max |q| / 32512 * sum_c |k_c|, here scale: of     relative 2-norm below 1e-3; 1e-4 is usual
-//   1        127     the logits, k: the decoded key; 128 times that for 1      about 1e-2
+//   |z - z^| <= softmax scale * max |q| / (2 L) * sum_c |k_c|     logit z of a decoded key k
 //
+//   digits  L       relative 2-norm of the output's error against exact attention on decoded rows
+//   2       16256   below 1e-3; 1e-4 is usual
+//   1       127     about 1e-2
+//
+// Rows longer than 1040 channels take a smaller L, so that sums of products fit 32 bits.
 // codec::int8<> has two digits for both, codec::int8_fast one. With one digit AVX-512 VNNI takes half the multiplies; AVX2 without VNNI takes the
 // same time for both.
 //
 // A row with NaN or infinity gets a NaN scale, which makes exactly the queries that see this token NaN. Rows below 2^-100 are stored as zeros;
 // a row of zeros has scale 0 and decodes to zeros. The encoded bytes are the same on every instruction set.
-// Layout after the low-bit kernels of KIVI (Liu et al. 2024) and of "dp4a" dot products: cells of four bytes.
+// Method: symmetric linear quantisation with one scale a token. Rounding to the nearest, ties to even: no bias, which attention would not average.
 //
 //     float rows[16][64];
 //     alignas(64) std::byte run[heddle::codec::int8<>::key_run_bytes(64)];
