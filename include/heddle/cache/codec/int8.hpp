@@ -13,7 +13,7 @@
 //   2       16256   below 1e-3; 1e-4 is usual
 //   1       127     about 1e-2
 //
-// Rows longer than 1040 channels take a smaller L, so that sums of products fit 32 bits.
+// Rows longer than 1032 channels take a smaller L, so that sums of products fit 32 bits.
 // codec::int8<> has two digits for both, codec::int8_fast one. With one digit AVX-512 VNNI takes half the multiplies; AVX2 without VNNI takes the
 // same time for both.
 //
