@@ -61,6 +61,8 @@ struct element_lanes<bfloat16> {
 #endif
 
 inline constexpr int most_queries = 6;   // of one register tile
+/// Runs of keys, or panels of values, that stay in the first level cache while all queries pass over them.
+inline constexpr int kept_vectors = simd::wide_registers ? 4 : 2;
 
 /// Keeps a loaded vector that several queries use in its register; compilers would rather load it again as an operand of every product.
 template <class E, int queries>
@@ -104,7 +106,8 @@ template <class E, int N, int R>
 #pragma GCC unroll 6
         for (int g = 0; g < N; ++g) acc[g][r] = simd::fma(x, broadcast<N>(q + g * pitch + c), acc[g][r]);
       }
-    } else {
+      return;
+    }
     simd::f32x16 x[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) x[r] = held<E, N>(element_lanes<E>::load(k[r] + c * 16));
@@ -113,7 +116,6 @@ template <class E, int N, int R>
       const simd::f32x16 z = simd::splat(q[g * pitch + c]);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) acc[g][r] = simd::fma(x[r], z, acc[g][r]);
-    }
     }
   };
   int c = 0;
@@ -205,26 +207,27 @@ template <class E, int N, int V>
     for (int v = 0; v < V; ++v) simd::store(output + g * width + 16 * v, element_lanes<E>::ordered(acc[g][v]));
 }
 
-/// output[g] = output[g] * factor[g] + sum of weight * value over the live keys, for N queries `width` floats apart.
+/// output[g] = output[g] * factor[g] + sum of weight * value over the live keys, for channels first .. end - 1 of N queries `width` floats apart.
 template <class E, int N>
-[[gnu::noinline]] void weigh_queries(const float* weights, const float* factor, const std::uint64_t* live, const value_rows& values, float* output, std::int64_t width, line_walk& ahead, int lines) {
+[[gnu::noinline]] void weigh_queries(const float* weights, const float* factor, const std::uint64_t* live, const value_rows& values, float* output, std::int64_t width, std::int64_t first, std::int64_t end,
+                                     line_walk& ahead, int lines) {
   constexpr int V = tile_vectors<N>;
-  std::int64_t c = 0;
-  for (; c + 16 * V <= width; c += 16 * V) weigh_panels<E, N, V>(weights, factor, live, values, c / 16 * values.panel, output + c, width, ahead, V * lines);
+  std::int64_t c = first;
+  for (; c + 16 * V <= end; c += 16 * V) weigh_panels<E, N, V>(weights, factor, live, values, c / 16 * values.panel, output + c, width, ahead, V * lines);
   if constexpr (V > 1)
-    for (; c < width; c += 16) weigh_panels<E, N, 1>(weights, factor, live, values, c / 16 * values.panel, output + c, width, ahead, lines);
+    for (; c < end; c += 16) weigh_panels<E, N, 1>(weights, factor, live, values, c / 16 * values.panel, output + c, width, ahead, lines);
 }
 
-/// Calls f.operator()<n>(q) for blocks of at most six queries, as even as possible. Twenty queries and more make blocks of five and six.
+/// Calls f.operator()<n>(q) for blocks of at most six queries, as even as possible. Eight queries and more make blocks of four and more.
 template <bool many, class F>
 void for_query_blocks(int first, int count, F f) {
   for (int blocks = (count + most_queries - 1) / most_queries; blocks > 0; --blocks) {
     const int n = (count + blocks - 1) / blocks;
     if (n == 6) f.template operator()<6>(first);
     else if (n == 5) f.template operator()<5>(first);
+    else if (n == 4) f.template operator()<4>(first);
     if constexpr (!many) {
-      if (n == 4) f.template operator()<4>(first);
-      else if (n == 3) f.template operator()<3>(first);
+      if (n == 3) f.template operator()<3>(first);
       else if (n == 2) f.template operator()<2>(first);
       else if (n == 1) f.template operator()<1>(first);
     }

@@ -1,7 +1,8 @@
 // The kernel of codecs of plain numbers (codec::f32, f16, bf16, fp8).
 //
-// Few queries: keys and values are widened in registers, once per block of six queries. Many: the tile is widened once to float runs, which the
-// same products then read.
+// Keys and values are widened in registers, once per block of six queries; more queries pass over a few runs of keys (panels of values) at a
+// time, which stay in the first level cache. fp8 costs too much to widen often: from eight queries on a tile is widened once, to float runs. Float
+// values of many queries are moved to panels of sixteen channels: their rows would compete for the same sets of the cache.
 #pragma once
 #include <heddle/attention/detail/element_tile.hpp>
 #include <heddle/cache/codec/codec.hpp>
@@ -17,8 +18,8 @@ class tile_kernel<Codec> : public query_block {
       : query_block(memory, capacity, (head_dim_v + 15) / 16 * 16, chunks),
         head_dim_(head_dim),
         query_(memory.take<float>(static_cast<std::size_t>(capacity) * static_cast<std::size_t>(head_dim))),
-        wide_keys_(memory.take<float>(widens(capacity) ? static_cast<std::size_t>(tile_tokens) * static_cast<std::size_t>(head_dim) : 0)),
-        wide_values_(memory.take<float>(widens(capacity) ? static_cast<std::size_t>(tile_tokens) * static_cast<std::size_t>(width_) : 0)) {}
+        wide_keys_(memory.take<float>(widens_keys(capacity) ? static_cast<std::size_t>(tile_tokens) * static_cast<std::size_t>(head_dim) : 0)),
+        wide_values_(memory.take<float>(widens_values(capacity) ? static_cast<std::size_t>(tile_tokens) * static_cast<std::size_t>(width_) : 0)) {}
 
   void begin(int queries, int, const Codec&) { query_block::begin(queries); }
 
@@ -30,12 +31,15 @@ class tile_kernel<Codec> : public query_block {
   void score(const tile& now, const tile* next, int first, int count, int runs) {
     line_walk ahead;
     if (next) ahead = {next->key, Codec::key_run_bytes(head_dim_)};
-    if (!widens(count)) return score<element, false>(now.key, first, count, runs, ahead, static_cast<int>(sizeof(element)));
-    widen_keys(now, runs);
-    const std::size_t run = static_cast<std::size_t>(head_dim_) * 16;
-    const std::byte* key[tile_runs];
-    for (int r = 0; r < tile_runs; ++r) key[r] = reinterpret_cast<const std::byte*>(wide_keys_ + static_cast<std::size_t>(r) * run);
-    score<float, true>(key, first, count, runs, ahead, 1);
+    if constexpr (narrow) {
+      if (widens_keys(count)) {
+        widen_keys(now, runs);
+        const std::byte* key[tile_runs];
+        for (int r = 0; r < tile_runs; ++r) key[r] = reinterpret_cast<const std::byte*>(wide_keys_ + static_cast<std::int64_t>(r) * head_dim_ * 16);
+        return score<float, true>(key, first, count, runs, ahead);
+      }
+    }
+    score<element, false>(now.key, first, count, runs, ahead);
   }
 
   void soften(const tile&, int first, int count) { exponentiate(first, count); }
@@ -43,31 +47,42 @@ class tile_kernel<Codec> : public query_block {
   void weigh(const tile& now, const tile* next, int first, int count) {
     line_walk ahead;
     if (next) ahead = {next->value, Codec::value_run_bytes(width_)};
-    if (!widens(count)) return weigh<element, false>({now.value, value_pitch(), 16 * sizeof(element)}, first, count, ahead, static_cast<int>(sizeof(element)));
-    widen_values(now, first, count);
-    const std::byte* value[tile_runs];
-    for (int r = 0; r < tile_runs; ++r) value[r] = reinterpret_cast<const std::byte*>(wide_values_ + r * 16 * 16);
-    weigh<float, true>({value, 16 * sizeof(float), tile_tokens * 16 * sizeof(float)}, first, count, ahead, 1);
+    if constexpr (narrow || std::same_as<element, float>) {
+      if (widens_values(count)) {
+        widen_values(now, first, count);
+        const std::byte* value[tile_runs];
+        for (int r = 0; r < tile_runs; ++r) value[r] = reinterpret_cast<const std::byte*>(wide_values_ + r * 16 * 16);
+        return weigh<float, true>({value, 16 * sizeof(float), tile_tokens * 16 * sizeof(float)}, first, count, ahead);
+      }
+    }
+    weigh<element, false>({now.value, value_pitch(), 16 * sizeof(element)}, first, count, ahead);
   }
 
   void restore(const float* accumulated, float* out) const { std::memcpy(out, accumulated, static_cast<std::size_t>(width_) * sizeof(float)); }
 
  private:
-  static constexpr int widened_from = 24;   // queries
-  static bool widens(int count) { return count >= widened_from; }
+  static constexpr bool narrow = sizeof(element) == 1;
+  static bool widens_keys(int queries) { return narrow && queries >= 8; }
+  static bool widens_values(int queries) { return (narrow && queries >= 8) || (std::same_as<element, float> && queries >= 24); }
   std::int64_t value_pitch() const { return static_cast<std::int64_t>(width_) * static_cast<std::int64_t>(sizeof(element)); }
 
   template <class E, bool many>
-  void score(const std::byte* const* key, int first, int count, int runs, line_walk& ahead, int lines) {
-    for_query_blocks<many>(first, count, [&]<int N>(int q) {
-      score_queries<E, N>(query_ + static_cast<std::int64_t>(q) * head_dim_, head_dim_, key, runs, head_dim_, logits(q), ahead, lines * (lines > 1 ? tile_vectors<N> : 1));
-    });
+  void score(const std::byte* const* key, int first, int count, int runs, line_walk& ahead) {
+    const int step = count > most_queries ? kept_vectors : tile_runs;
+    for (int r = 0; r < runs; r += step)
+      for_query_blocks<many>(first, count, [&]<int N>(int q) {
+        score_queries<E, N>(query_ + static_cast<std::int64_t>(q) * head_dim_, head_dim_, key + r, runs - r < step ? runs - r : step, head_dim_, logits(q) + 16 * r, ahead,
+                            count > most_queries ? 1 : static_cast<int>(sizeof(E)) * tile_vectors<N>);
+      });
   }
   template <class E, bool many>
-  void weigh(const value_rows& values, int first, int count, line_walk& ahead, int lines) {
-    for_query_blocks<many>(first, count, [&]<int N>(int q) {
-      weigh_queries<E, N>(logits(q), factor_ + q, live_ + q, values, output_ + static_cast<std::int64_t>(q) * width_, width_, ahead, lines);
-    });
+  void weigh(const value_rows& values, int first, int count, line_walk& ahead) {
+    const std::int64_t step = count > most_queries ? 16 * kept_vectors : width_;
+    for (std::int64_t c = 0; c < width_; c += step)
+      for_query_blocks<many>(first, count, [&]<int N>(int q) {
+        weigh_queries<E, N>(logits(q), factor_ + q, live_ + q, values, output_ + static_cast<std::int64_t>(q) * width_, width_, c, c + step < width_ ? c + step : width_, ahead,
+                            count > most_queries ? 1 : static_cast<int>(sizeof(E)));
+      });
   }
   [[gnu::noinline]] void widen_keys(const tile& now, int runs) {
     float* to = wide_keys_;
