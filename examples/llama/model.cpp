@@ -34,13 +34,13 @@ model::model(const release_pages& release, const model_config& config, const mod
       executor_(executor),
       rope_({.head_dim = static_cast<std::int64_t>(config.head_dim), .base = config.rope_base}),
       inputs_(activations),
-      embedding_(release, {weights.embedding}, executor),
+      embedding_({weights.embedding}, arena_, release, executor),
       output_norm_(copy_of(release, *weights.output_norm)) {
-  if (weights.unembedding != weights.embedding) unembedding_.emplace_back(release, std::initializer_list{weights.unembedding}, executor);
+  const auto pack = [&](std::initializer_list<const tensor_info*> tensors) { return projection(tensors, arena_, release, executor); };
   for (const layer_weights& w : weights.layers)
-    layers_.push_back({copy_of(release, *w.attention_norm), projection(release, {w.query, w.key, w.value}, executor),
-                       projection(release, {w.attention_output}, executor), copy_of(release, *w.feed_forward_norm),
-                       projection(release, {w.gate, w.up}, executor), projection(release, {w.down}, executor)});
+    layers_.push_back({copy_of(release, *w.attention_norm), pack({w.query, w.key, w.value}), pack({w.attention_output}),
+                       copy_of(release, *w.feed_forward_norm), pack({w.gate, w.up}), pack({w.down})});
+  if (weights.unembedding != weights.embedding) unembedding_.push_back(pack({weights.unembedding}));
 }
 
 void model::prefill(std::span<const token> tokens) {

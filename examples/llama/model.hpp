@@ -24,6 +24,7 @@
 #include "kv_cache.hpp"
 #include "projection.hpp"
 #include "tokenizer.hpp"
+#include "weight_arena.hpp"
 
 namespace llama {
 
@@ -89,6 +90,7 @@ class model {
   heddle::rope<heddle::interleaved> rope_;
   heddle::rope_table<heddle::interleaved> table_{rope_, {}};
   projection::inputs inputs_;
+  weight_arena arena_;
   projection embedding_;
   heddle::aligned_vector<float> output_norm_;
   std::vector<projection> unembedding_;  // empty: the embedding serves

@@ -3,7 +3,6 @@
 #include <heddle/linear/multiply.hpp>
 
 #include <algorithm>
-#include <utility>
 
 namespace llama {
 namespace {
@@ -19,26 +18,24 @@ linear::format format_of(const tensor_info& tensor) {
 
 }  // namespace
 
-projection::projection(const release_pages& release, std::initializer_list<const tensor_info*> tensors, heddle::executor_ref executor) {
+projection::projection(std::initializer_list<const tensor_info*> tensors, weight_arena& arena, const release_pages& release,
+                       heddle::executor_ref executor) {
   std::vector<linear::stored_matrix> stored;
-  for (const tensor_info* t : tensors) {
-    const auto outputs = static_cast<std::int64_t>(t->dims[1]);
-    stored.push_back({format_of(*t), outputs, static_cast<std::int64_t>(t->dims[0]), t->data.data()});
+  for (const tensor_info* t : tensors)
+    stored.push_back({format_of(*t), static_cast<std::int64_t>(t->dims[1]), static_cast<std::int64_t>(t->dims[0]), t->data.data()});
+  const auto add = [&](std::span<const linear::stored_matrix> matrices) {
+    std::int64_t outputs = 0;
+    for (const auto& m : matrices) outputs += m.outputs;
+    const auto memory = arena.take(linear::packed_bytes(matrices[0].kind, outputs, matrices[0].inputs));
+    auto& parts = linear::is_quantised(matrices[0].kind) ? quantised_ : plain_;
+    parts.push_back({linear::pack_into(memory, matrices, {.executor = executor}), outputs_});
     outputs_ += outputs;
-  }
+  };
   const bool one_format = std::all_of(stored.begin(), stored.end(), [&](const auto& m) { return m.kind == stored[0].kind; });
-  if (one_format) add(linear::pack(stored, {.executor = executor}), 0);
-  std::int64_t column = 0;
-  for (const auto& matrix : stored) {
-    if (!one_format) add(linear::pack(matrix, {.executor = executor}), column);
-    column += matrix.outputs;
-  }
+  if (one_format) add(stored);
+  else
+    for (const auto& matrix : stored) add(std::span(&matrix, 1));
   for (const tensor_info* t : tensors) release(t->data);
-}
-
-void projection::add(linear::packed_matrix weights, std::int64_t first_output) {
-  auto& parts = linear::is_quantised(weights.kind()) ? quantised_ : plain_;
-  parts.push_back({std::move(weights), first_output});
 }
 
 void projection::apply(const tensor_view<float, 2>& x, inputs& scratch, const tensor_view<float, 2>& out,
@@ -48,7 +45,7 @@ void projection::apply(const tensor_view<float, 2>& x, inputs& scratch, const te
     prepared.prepare(x, {.executor = executor});
     std::vector<linear::product> products;
     for (const part& p : parts) {
-      const extents<2> shape{out.extent(0), p.weights.outputs()};
+      const extents<2> shape{out.extent(0), p.weights.outputs};
       products.push_back({p.weights, tensor_view{out.at(0, p.first_output), shape, out.strides()}});
     }
     linear::multiply(products, prepared, {.executor = executor});

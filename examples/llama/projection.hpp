@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "architecture.hpp"
+#include "weight_arena.hpp"
 
 namespace llama {
 
@@ -33,21 +34,21 @@ class projection {
     linear::activations rounded, exact{linear::precision::f32, 1, 1};
   };
 
-  projection(const release_pages& release, std::initializer_list<const tensor_info*> tensors, heddle::executor_ref executor);
+  projection(std::initializer_list<const tensor_info*> tensors, weight_arena& arena, const release_pages& release,
+             heddle::executor_ref executor);
 
   std::int64_t outputs() const { return outputs_; }
   // The first of the matrices, alone if their formats differ.
-  const linear::packed_matrix& front() const { return (quantised_.empty() ? plain_ : quantised_).front().weights; }
+  const linear::packed_view& front() const { return (quantised_.empty() ? plain_ : quantised_).front().weights; }
 
   // out[row] <- W x[row]
   void apply(const tensor_view<float, 2>& x, inputs& scratch, const tensor_view<float, 2>& out, heddle::executor_ref executor) const;
 
  private:
   struct part {
-    linear::packed_matrix weights;
+    linear::packed_view weights;
     std::int64_t first_output;
   };
-  void add(linear::packed_matrix weights, std::int64_t first_output);
 
   std::vector<part> quantised_, plain_;
   std::int64_t outputs_ = 0;
