@@ -78,6 +78,13 @@ inline leader race(const std::int32_t* ids, const float* z, std::int64_t n, cons
   const simd::f32x16 max = simd::splat(soft.max), scale = simd::splat(static_cast<float>(soft.inverse_temperature * 1.4426950408889634)), lowest = simd::splat(static_cast<float>(-60. / soft.inverse_temperature));
   leader best;
   float per_weight = simd::infinity;  // e^{-s}, rounded up
+  const auto consider = [&](std::int32_t token, float logit, std::uint32_t word) {
+    const double score = soft.perturbed(logit, gumbel(word));
+    if (score < best.score || (score == best.score && token >= best.token)) return;
+    best = {token, logit, score};
+    const double ratio = math::exp(-score) * 1.0001;
+    per_weight = ratio < 1e38 ? static_cast<float>(ratio) : 1e38f;
+  };
   for (std::int64_t i = 0; i < n; i += racers) {
     alignas(64) std::int32_t last_ids[racers];
     alignas(64) float last_logits[racers];
@@ -90,6 +97,11 @@ inline leader race(const std::int32_t* ids, const float* z, std::int64_t n, cons
       id = last_ids, logit = last_logits;
     }
     noise_of(key, id, words);
+    if (i == 0) {  // a good first leader rules out most others
+      int top = 0;
+      for (int j = 1; j < count; ++j) top = logit[j] > logit[top] ? j : top;
+      consider(id[top], logit[top], words[top]);
+    }
     auto bits = static_cast<std::uint32_t>((std::uint64_t{1} << count) - 1);
     if (filtered) {
       std::uint32_t possible = 0;
@@ -102,12 +114,7 @@ inline leader race(const std::int32_t* ids, const float* z, std::int64_t n, cons
     }
     for (; bits; bits &= bits - 1) {
       const int j = std::countr_zero(bits);
-      const double score = soft.perturbed(logit[j], gumbel(words[j]));
-      if (score > best.score || (score == best.score && id[j] < best.token)) {
-        best = {id[j], logit[j], score};
-        const double ratio = math::exp(-score) * 1.0001;
-        per_weight = ratio < 1e38 ? static_cast<float>(ratio) : 1e38f;
-      }
+      consider(id[j], logit[j], words[j]);
     }
   }
   return best;

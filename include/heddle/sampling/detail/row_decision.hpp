@@ -143,13 +143,7 @@ class row_decision {
     std::int64_t larger = 0;
     for (std::int64_t i = 0; i < count_; ++i) larger += at_.logits[i] > threshold;
     std::int64_t ties = p_.top_k - larger;
-    dropped_tie_ = threshold, dropped_ties_ = 0;
-    filter([&](std::int64_t i) {
-      if (at_.logits[i] != threshold) return at_.logits[i] > threshold;
-      if (ties-- > 0) return true;
-      ++dropped_ties_;
-      return false;
-    });
+    filter([&](std::int64_t i) { return at_.logits[i] > threshold || (at_.logits[i] == threshold && ties-- > 0); });
   }
 
   float min_p_floor() const {
@@ -161,35 +155,32 @@ class row_decision {
     filter([&](std::int64_t i) { return math::exp(soft_(at_.logits[i])) >= static_cast<double>(p_.min_p); });
   }
 
-  /// Where the mass of top-p probably ends: the logits of the best quarter of the blocks' maxima and above, and a sample of one in 32 of the others,
-  /// in a histogram of eighths of a nat.
-  float nucleus_floor() const {
+  /// Where the mass of top-p probably ends: the logits around the best block maxima, and a sample of one in 64 of the others, in a histogram of
+  /// eighths of a nat.
+  float nucleus_floor() {
     constexpr int buckets = 320;
     constexpr float lowest = std::numeric_limits<float>::lowest();
     const std::int64_t blocks = blocks_of(n_);
-    if (blocks < 16 || !(soft_.inverse_temperature > 1e-30 && soft_.inverse_temperature < 1e30)) return lowest;
+    if (blocks < 16 || beyond_float(soft_)) return lowest;
     std::int64_t m = 0;
     for (std::int64_t b = 0; b < blocks; ++b)
       if (at_.block_max[b] > impossible) at_.sample[m++] = at_.block_max[b];
-    const float head = weighted_threshold(at_.sample, unit_weights{}, m, static_cast<double>(m / 4 + 1));
+    const float head = weighted_threshold(at_.sample, unit_weights{}, m, static_cast<double>(m / 16 + 1));
     const float per_logit = static_cast<float>(8. * soft_.inverse_temperature);
-    double mass_of[buckets] = {}, total = 0;
+    float count_of[buckets] = {};
     const auto bucket_of = [&](float z) {
       const float b = (soft_.max - z) * per_logit;
       return b < buckets - 1 ? static_cast<int>(b) : buckets - 1;
     };
     const std::int64_t best = collect(z_, n_, at_.block_max, head, at_.ids, at_.logits);
-    for (std::int64_t i = 0; i < best; ++i) mass_of[bucket_of(at_.logits[i])] += 1.;
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      const std::int64_t begin = block * block_tokens, first = begin + block % 32 * 16;
-      for (std::int64_t i = first; i < first + 16 && i < n_; ++i)
-        if (z_[i] < head) mass_of[bucket_of(z_[i])] += 32.;
-    }
-    double center = 0.9394130628134758, step = 0.8824969025845955;  // e^{-1/16}, e^{-1/8}
-    for (double& bucket : mass_of) total += bucket *= center, center *= step;
-    double sum = 0;
+    for (std::int64_t i = 0; i < best; ++i) count_of[bucket_of(at_.logits[i])] += 1.f;
+    for (std::int64_t stretch = 0; 1024 * stretch < n_; ++stretch)
+      for (std::int64_t first = 1024 * stretch + stretch % 64 * 16, i = first; i < first + 16 && i < n_; ++i)
+        if (z_[i] < head) count_of[bucket_of(z_[i])] += 64.f;
+    const double enough = limit(rough_whole());
+    double sum = 0, center = 0.9394130628134758;  // e^{-1/16}
     int last = 0;
-    while (last < buckets - 1 && (sum += mass_of[last]) < limit(total)) ++last;
+    for (; last < buckets - 1 && (sum += static_cast<double>(count_of[last]) * center) < enough; ++last) center *= 0.8824969025845955;  // e^{-1/8}
     const double value = static_cast<double>(soft_.max) - (last + 2) / (8. * soft_.inverse_temperature);
     return last < buckets - 3 && value > static_cast<double>(lowest) ? static_cast<float>(value) : lowest;
   }
@@ -201,9 +192,20 @@ class row_decision {
   /// Collects the tokens from `floor` up; whether top-p keeps none below them.
   bool holds_nucleus(float floor) {
     count_ = collect(z_, n_, at_.block_max, floor, at_.ids, at_.logits);
+    if (floor == std::numeric_limits<float>::lowest()) return true;
     total_ = masses(at_.logits, count_, soft_, at_.masses);
-    rest_ = rest_of(z_, n_, floor, soft_), has_rest_ = true;
-    return floor == std::numeric_limits<float>::lowest() || static_cast<double>(total_) >= limit(static_cast<double>(total_) + rest_.high);
+    return static_cast<double>(total_) >= limit(static_cast<double>(total_) + mass_of_others().high);
+  }
+
+  double rough_whole() {
+    if (rough_whole_ < 0.) rough_whole_ = rough_sum(z_, n_, soft_);
+    return rough_whole_;
+  }
+  /// The mass of the tokens that are not in the list (total_ is that of those in it).
+  mass_bounds mass_of_others() {
+    if (!beyond_float(soft_)) return difference(rough_whole(), rough_sum(at_.logits, count_, soft_), n_);
+    const auto exact = static_cast<double>(total_mass(z_, n_, soft_) - total_);
+    return {exact, exact};
   }
 
   // --- truncations that need masses of the whole row ---
@@ -214,25 +216,19 @@ class row_decision {
     if (removes_top()) remove_top_choices();
   }
 
-  /// The candidates are all tokens above some logit: only the mass below them is missing.
+  /// The candidates are the first tokens in the order of top-k: only the mass of those after them is missing.
   void cut_top_p() {
     total_ = masses(at_.logits, count_, soft_, at_.masses);
     float least = at_.logits[0];
     for (std::int64_t i = 1; i < count_; ++i)
       if (at_.logits[i] < least) least = at_.logits[i];
-    if (!has_rest_) {
-      if (is_below(mass_above(least), total_)) return;  // all stay, whatever lies below
-      rest_ = rest_of(z_, n_, least, soft_);
-      if (least == dropped_tie_) {
-        const double ties = static_cast<double>(dropped_ties_) * static_cast<double>(mass(least, soft_));
-        rest_.low += ties, rest_.high += ties;
-      }
-    }
+    if (is_below(mass_above(least), total_)) return;  // all stay, whatever lies below
+    const mass_bounds others = mass_of_others();
     const double candidates = static_cast<double>(total_);
-    float threshold = weighted_threshold(at_.logits, static_cast<const std::uint64_t*>(at_.masses), count_, limit(candidates + rest_.low));
+    float threshold = weighted_threshold(at_.logits, static_cast<const std::uint64_t*>(at_.masses), count_, limit(candidates + others.low));
     std::uint64_t kept = 0;
     for (std::int64_t i = 0; i < count_; ++i) kept += at_.logits[i] >= threshold ? at_.masses[i] : 0;
-    if (threshold > least && static_cast<double>(kept) < limit(candidates + rest_.high))  // too close for floats
+    if (threshold > least && static_cast<double>(kept) < limit(candidates + others.high))  // too close for floats
       threshold = weighted_threshold(at_.logits, static_cast<const std::uint64_t*>(at_.masses), count_, limit(static_cast<double>(total_mass(z_, n_, soft_))));
     filter([&](std::int64_t i) { return at_.logits[i] >= threshold; });
   }
@@ -310,10 +306,7 @@ class row_decision {
   heddle::status status_ = heddle::status::ok;
   std::int64_t count_ = 0;   // of the tokens in the scratch
   std::uint64_t total_ = 0;  // their mass
-  mass_bounds rest_{};       // the mass of all others, if has_rest_
-  bool has_rest_ = false;
-  float dropped_tie_ = impossible;  // top-k left out this many tokens with this logit
-  std::int64_t dropped_ties_ = 0;
+  double rough_whole_ = -1.;
 };
 
 }  // namespace heddle::sampling::detail::inline HEDDLE_ISA
