@@ -99,27 +99,21 @@ class row_decision {
 
   void find_candidates() {
     float floor = std::numeric_limits<float>::lowest();
+    bool listed = false;
     if (has_top_k()) {
-      floor = top_k_floor();
-      if (count_at(floor) < p_.top_k) floor = std::numeric_limits<float>::lowest();
-    }
-    if (p_.min_p > 0.f) {
-      const float other = min_p_floor();
-      if (other > floor) floor = other;
+      count_ = collect(z_, n_, at_.block_max, top_k_floor(), at_.ids, at_.logits);
+      listed = count_ >= p_.top_k;
+    } else if (p_.min_p > 0.f) {
+      floor = min_p_floor();
     }
     if (!bounded() && nucleus() && !typical() && !removes_top()) {
       floor = nucleus_floor();
       while (!holds_nucleus(floor)) floor = lower(floor);
       return;
     }
-    count_ = collect(z_, n_, at_.block_max, floor, at_.ids, at_.logits);
+    if (!listed) count_ = collect(z_, n_, at_.block_max, floor, at_.ids, at_.logits);
     if (has_top_k()) cut_top_k();
     if (p_.min_p > 0.f) cut_min_p();
-  }
-
-  std::int64_t count_at(float floor) {
-    count_ = collect(z_, n_, at_.block_max, floor, at_.ids, at_.logits);
-    return count_;
   }
 
   /// A logit that at least k tokens reach, or nearly so.
