@@ -36,7 +36,7 @@ TEST(Window, OfEveryWidth) {
 }
 
 TEST(SoftCap, EqualsTheFormula) {
-  for (const float cap : {0.1f, 1.f, 30.f})
+  for (const float cap : {0.1f, 1.f, 30.f, 1e4f, 1e30f})
     expect(run(q, cache() | causal() | soft_cap(cap), dim), "soft cap", [&](std::int64_t r, std::int64_t, std::int64_t j, double z) { return j <= index_of(r) ? cap * std::tanh(z / cap) : hidden; });
   EXPECT_TRUE(same_bits(run(q, cache() | soft_cap(0.f), dim), run(q, cache(), dim)));
   EXPECT_ERROR(soft_cap{-1.f}, "'cap' is -1");
@@ -52,6 +52,21 @@ TEST(SoftCap, RevivesNothing) {   // known fault 7
   const tensor_view bits{first.data(), extents{1, 1}};
   EXPECT_EQ(run(q1, dense(k2.view(), v2.view()) | select(bits, {.block_size = 1}) | soft_cap(1.f), 1).out.data[0], 0.f);
   EXPECT_FLOAT_EQ(run(q1, dense(k65.view(), v65.view()) | soft_cap(1.f), 1).out.data[0], 1.f);
+}
+
+TEST(SoftCap, KeepsWhatABiasOrGateHid) {   // known fault 7
+  const values<float> b(rows, num_qo_heads, keys, 9);
+  values<float> gates(rows, num_kv_heads, keys / 100, 4), biases = b;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t g = 0; g < num_kv_heads; ++g) gates.at(r, g, 3) = -infinity;
+    for (std::int64_t h = 0; h < num_qo_heads; ++h) biases.at(r, h, 17 + r) = -infinity;
+  }
+  expect(run(q, cache() | log_gate(gates.view(), 100) | soft_cap(2.f), dim), "gate, cap", [&](std::int64_t r, std::int64_t h, std::int64_t j, double z) {
+    return j / 100 == 3 ? hidden : 2 * std::tanh((z + gates(r, h / group, j / 100)) / 2);
+  });
+  expect(run(q, cache() | bias(biases.view()) | soft_cap(2.f), dim), "bias, cap", [&](std::int64_t r, std::int64_t h, std::int64_t j, double z) {
+    return j == 17 + r ? hidden : 2 * std::tanh((z + b(r, h, j)) / 2);
+  });
 }
 
 std::vector<std::uint64_t> random_words(std::size_t n) {

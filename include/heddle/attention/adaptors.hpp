@@ -4,8 +4,8 @@
 //   window(W)                    the last W keys, the row's own included; 0 = off. Goes by explicit position where the source has positions
 //   tree(parents)                the rows are nodes of draft trees: see below
 //   select(bits, {.block_size})  keys of chosen blocks only
-//   soft_cap(c)                  z := c tanh(z / c); 0 = off
-//   bias(b)                      z := z + b[row][query head][key]
+//   soft_cap(c)                  z := c tanh(z / c); 0 = off; -infinity stays
+//   bias(b)                      z := z + b[row][query head][key]; -infinity hides the key
 //   log_gate(gates, unit)        z := z + gates[row][kv head][key / unit]; -infinity hides the unit
 //
 // Visibility adaptors intersect. A hidden key is left out, never multiplied by 0: nothing behind a mask reaches the output. Score adaptors
@@ -168,9 +168,14 @@ class soft_cap {
   explicit soft_cap(float cap) : cap_(cap) { require(cap >= 0.f && cap < simd::infinity, "soft_cap: argument 'cap' is ", static_cast<double>(cap), "; expected a finite number above 0, or 0 (off)"); }
   [[gnu::always_inline]] simd::f32x16 adjust(const place&, std::int64_t, simd::f32x16 z) const {
     if (cap_ == 0.f) return z;
-    const simd::f32x16 e = simd::exp(simd::abs(z) * simd::splat(-2.f / cap_)), one = simd::splat(1.f);   // tanh|x| = (1 - e) / (1 + e), e = e^{-2|x|}
+    const simd::f32x16 x = simd::abs(z) / simd::splat(cap_), square = simd::product(x, x), one = simd::splat(1.f);
+    const simd::f32x16 e = simd::exp(simd::product(x, simd::splat(-2.f)));   // tanh x = (1 - e) / (1 + e), which cancels for small x: a series there
     const simd::f32x16 capped = simd::product(simd::splat(cap_), (one - e) / (one + e));
-    return simd::select(simd::is_nan(z), z, simd::select(simd::less(z, simd::splat(0.f)), -capped, capped));
+    simd::f32x16 series = simd::splat(62.f / 2835.f);
+    for (const float term : {-17.f / 315.f, 2.f / 15.f, -1.f / 3.f}) series = simd::fma(series, square, simd::splat(term));
+    const simd::f32x16 near_zero = simd::fma(simd::product(z, square), series, z);
+    const simd::f32x16 result = simd::select(simd::less(x, simd::splat(0.3f)), near_zero, simd::select(simd::less(z, simd::splat(0.f)), -capped, capped));
+    return simd::select(simd::less(simd::splat(-simd::infinity), z), result, z);   // NaN stays; so does -infinity, a key that a bias or gate hid
   }
 
  private:
