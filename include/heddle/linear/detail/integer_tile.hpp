@@ -9,6 +9,9 @@ namespace heddle::linear::detail::inline HEDDLE_ISA {
 
 using simd::f32x16;
 
+/// Bytes that the weights are asked for ahead of their use: the hardware alone falls behind.
+inline constexpr std::size_t prefetch_distance = 2048;
+
 /// Calls step<height>(), then the lower heights of kernels, down to one.
 template <int height, class Step>
 void descend(const Step& step) {
@@ -24,6 +27,8 @@ void integer_tile(format kind, const std::byte* panel, std::int64_t blocks, cons
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) acc[r] = simd::splat(0.f);
   for (std::int64_t b = 0; b < blocks; ++b, panel += record_bytes, x += x_stride) {
+#pragma GCC unroll 9
+    for (int line = 0; line < (nibbles ? 5 : 9); ++line) __builtin_prefetch(panel + prefetch_distance + 64 * line);
     i32x16 part[digit_block<digits>::parts][rows];
     block_products<nibbles, digits, rows>(panel, x, part);
     const std::byte* scales = panel + (nibbles ? 256 : 512);
