@@ -118,9 +118,13 @@ class row_decision {
 
   /// A logit that at least k tokens reach, or nearly so.
   float top_k_floor() const {
+    const std::int64_t blocks = blocks_of(n_), group = blocks >= 8 * std::int64_t{p_.top_k} ? blocks / (4 * std::int64_t{p_.top_k}) : 1;
     std::int64_t m = 0;
-    for (std::int64_t b = 0; b < blocks_of(n_); ++b)
-      if (at_.block_max[b] > impossible) at_.sample[m++] = at_.block_max[b];
+    for (std::int64_t b = 0; b < blocks; b += group) {
+      float top = at_.block_max[b];
+      for (std::int64_t i = b + 1; i < b + group && i < blocks; ++i) top = at_.block_max[i] > top ? at_.block_max[i] : top;
+      if (top > impossible) at_.sample[m++] = top;
+    }
     if (p_.top_k <= m) return weighted_threshold(at_.sample, unit_weights{}, m, static_cast<double>(p_.top_k));
     const std::int64_t stride = n_ / row_scratch::sample_size + 1;
     m = 0;
@@ -255,7 +259,10 @@ class row_decision {
     coin.purpose = purpose::transform, coin.index = 0;
     if (!(uniform(coin) < static_cast<double>(p_.xtc_probability))) return;
     const double least_mass = static_cast<double>(p_.xtc_threshold) * static_cast<double>(total_mass(z_, n_, soft_));
-    const auto is_top = [&](std::int64_t i) { return static_cast<double>(mass(at_.logits[i], soft_)) >= least_mass; };
+    const auto is_top = [&](std::int64_t i) {
+      const std::uint64_t w = mass(at_.logits[i], soft_);
+      return w > 0 && static_cast<double>(w) >= least_mass;   // a token without mass must not be the one that stays
+    };
     std::int64_t stays = -1;
     for (std::int64_t i = 0; i < count_; ++i)
       if (is_top(i) && (stays < 0 || at_.logits[i] <= at_.logits[stays])) stays = i;
