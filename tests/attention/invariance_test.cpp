@@ -138,4 +138,16 @@ TEST(Positions, WindowAfterEviction) {
   }, 2, 1e-5, "window by position");
 }
 
+TEST(Positions, WindowsOverAnyIntegers) {
+  constexpr std::int32_t lowest = std::numeric_limits<std::int32_t>::min(), highest = std::numeric_limits<std::int32_t>::max();
+  const std::int32_t some[] = {lowest, lowest + 1, -1000, -3, -1, 0, 1, 2, 100, highest - 1, highest};
+  std::vector<std::int32_t> positions(64);
+  for (std::size_t j = 0; j < 64; ++j) positions[j] = some[j * 7 % std::size(some)];
+  for (const std::int64_t width : {std::int64_t{1}, std::int64_t{2}, std::int64_t{1001}, std::int64_t{highest}, (std::int64_t{1} << 32) - 1, std::int64_t{1} << 40, std::numeric_limits<std::int64_t>::max()})
+    for (const std::int32_t position : some) {
+      const std::uint64_t word = window{width}.visible_positions(positions.data(), position);
+      for (std::size_t j = 0; j < 64; ++j) EXPECT_EQ(word >> j & 1, std::int64_t{position} - positions[j] < width) << "key at " << positions[j] << ", row at " << position << ", window " << width;
+    }
+}
+
 }  // namespace

@@ -86,18 +86,20 @@ class window {
   explicit window(std::int64_t keys) : keys_(keys) { require(keys >= 0, "window: argument 'keys' is ", keys, "; expected the number of visible keys, the row's own included, or 0 (off)"); }
   std::uint64_t visible(const place& at, std::int64_t token) const { return keys_ ? ~lowest_bits(at.index - keys_ + 1 - token) : ~std::uint64_t{0}; }
   std::uint64_t visible_positions(const std::int32_t* positions, std::int32_t position) const {
-    if (!keys_) return ~std::uint64_t{0};
-    const std::int64_t hidden = std::int64_t{position} - keys_;   // the last position that is not seen; positions are not negative
-    const simd::i32x16 last = simd::splat(static_cast<std::int32_t>(hidden > -1 ? hidden : -1));
+    const std::int64_t hidden = std::int64_t{position} - (keys_ < every_distance ? keys_ : every_distance);   // the last position that is not seen
+    if (!keys_ || hidden < std::numeric_limits<std::int32_t>::min()) return ~std::uint64_t{0};
+    const simd::i32x16 last = simd::splat(static_cast<std::int32_t>(hidden));
     std::uint64_t word = 0;
     for (int b = 0; b < tile_runs; ++b) {
-      const simd::i32x16 sign = (last - simd::load_words(positions + 16 * b)) & simd::splat(std::numeric_limits<std::int32_t>::min());
+      const simd::i32x16 p = simd::load_words(positions + 16 * b), rest = last - p;
+      const simd::i32x16 sign = (rest ^ ((last ^ p) & (rest ^ last))) & simd::splat(std::numeric_limits<std::int32_t>::min());   // of last - p, had it not wrapped
       word |= std::uint64_t{simd::bits_of(simd::less(simd::floats_of(sign | simd::splat(0x3f800000)), simd::splat(0.f)))} << (16 * b);
     }
     return word;
   }
 
  private:
+  static constexpr std::int64_t every_distance = std::int64_t{1} << 32;
   std::int64_t keys_;
 };
 
