@@ -126,9 +126,11 @@ TEST(Bias, MinusInfinityHidesAndPlusInfinityIsNaN) {
   std::vector<float> b(keys, 0.f);
   b[100] = -infinity;
   values<float> poisoned = k;
-  for (int c = 0; c < dim; ++c) poisoned.at(100, 0, c) = 1e30f;
+  for (int c = 0; c < dim; ++c) poisoned.at(100, 0, c) = 1e30f, poisoned.at(100, 1, c) = quiet_nan;
+  values<float> poisoned_values = v;
+  for (int c = 0; c < dim; ++c) poisoned_values.at(100, 0, c) = infinity, poisoned_values.at(100, 1, c) = quiet_nan;
   const tensor_view view{b.data(), extents{rows, num_qo_heads, keys}, extents{0, 0, 1}};
-  expect(run(q, dense(poisoned.view(), v.view()) | bias(view), dim), "hidden by bias", [&](std::int64_t, std::int64_t, std::int64_t j, double z) { return j == 100 ? hidden : z; });
+  expect(run(q, dense(poisoned.view(), poisoned_values.view()) | bias(view) | soft_cap(1e6f), dim), "hidden by bias", [&](std::int64_t, std::int64_t, std::int64_t j, double z) { return j == 100 ? hidden : z; });
   b[100] = infinity;
   const result r = run(q, cache() | bias(view), dim);
   for (const float x : r.out.data) EXPECT_TRUE(std::isnan(x));

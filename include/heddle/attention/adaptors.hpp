@@ -184,6 +184,9 @@ class soft_cap {
   float cap_;
 };
 
+/// z + b; where b is -infinity the key is hidden, whatever z is.
+[[gnu::always_inline]] inline simd::f32x16 add_or_hide(simd::f32x16 z, simd::f32x16 b) { return simd::select(simd::less(simd::splat(-simd::infinity), b), z + b, b); }
+
 class bias {
  public:
   template <tensor_of<3> B>
@@ -195,10 +198,10 @@ class bias {
   [[gnu::always_inline]] simd::f32x16 adjust(const place& at, std::int64_t token, simd::f32x16 z) const {
     const float* row = values_.at(at.row, at.query_head, token);
     const std::int64_t rest = values_.extent(2) - token;
-    if (values_.stride(2) == 1) return z + simd::load_first(row, rest);
+    if (values_.stride(2) == 1) return add_or_hide(z, simd::load_first(row, rest));
     alignas(64) float buffer[simd::lanes] = {};
     for (std::int64_t i = 0; i < rest && i < simd::lanes; ++i) buffer[i] = row[i * values_.stride(2)];
-    return z + simd::load(buffer);
+    return add_or_hide(z, simd::load(buffer));
   }
 
  private:
@@ -216,10 +219,10 @@ class log_gate {
   [[gnu::always_inline]] simd::f32x16 adjust(const place& at, std::int64_t token, simd::f32x16 z) const {
     const float* row = gates_.at(at.row, at.kv_head);
     const auto gate = [&](std::int64_t t) { return t / unit_ < gates_.extent(2) ? row[t / unit_ * gates_.stride(2)] : 0.f; };
-    if (token / unit_ == (token + simd::lanes - 1) / unit_) return z + simd::splat(gate(token));
+    if (token / unit_ == (token + simd::lanes - 1) / unit_) return add_or_hide(z, simd::splat(gate(token)));
     alignas(64) float buffer[simd::lanes];
     for (int i = 0; i < simd::lanes; ++i) buffer[i] = gate(token + i);
-    return z + simd::load(buffer);
+    return add_or_hide(z, simd::load(buffer));
   }
 
  private:
