@@ -130,6 +130,10 @@ TEST(Draw, XtcRemovesAllTopChoicesButTheLeastProbable) {
   EXPECT_EQ(kept({.xtc_probability = 1.f, .xtc_threshold = .4f}, 0), (ids{0, 1, 2, 3, 4}));
   EXPECT_EQ(kept({.xtc_probability = 1.f, .xtc_threshold = .6f}, 0), (ids{0, 1, 2, 3, 4}));
   EXPECT_EQ(kept({.top_k = 3, .xtc_probability = 1.f, .xtc_threshold = .18f}, 0), ids{2});  // after the other truncations
+  const std::vector<float> peaked = {0.f, -1e4f, 5.f, -1e4f};   // a token of probability 0 is no top choice, even at threshold 0
+  sampling::row_workspace memory(4);
+  const sampling::chain all{sampling::parameters{.xtc_probability = 1.f, .xtc_threshold = 0.f}};
+  for (const auto how : {sampling::draw::gumbel, sampling::draw::inverse_cdf}) EXPECT_EQ(sampling::sample_row(view(peaked), all, {}, {.seed = 1}, memory, how).token, 0);
   int removed = 0;
   for (std::uint32_t i = 0; i < 4000; ++i) removed += kept({.xtc_probability = .25f, .xtc_threshold = .18f}, i).size() == 3;
   EXPECT_NEAR(removed, 1000, 5 * std::sqrt(4000 * .25 * .75));

@@ -108,7 +108,7 @@ class row_decision {
     }
     if (!bounded() && nucleus() && !typical() && !removes_top()) {
       floor = nucleus_floor();
-      while (!holds_nucleus(floor)) floor = lower(floor);
+      for (double nats = 1; !holds_nucleus(floor); nats *= 2) floor = lower(floor, nats);
       return;
     }
     if (!listed) count_ = collect(z_, n_, at_.block_max, floor, at_.ids, at_.logits);
@@ -182,8 +182,8 @@ class row_decision {
     const double value = static_cast<double>(soft_.max) - (last + 2) / (8. * soft_.inverse_temperature);
     return last < buckets - 3 && value > static_cast<double>(lowest) ? static_cast<float>(value) : lowest;
   }
-  float lower(float floor) const {
-    const double value = static_cast<double>(floor) - 1. / soft_.inverse_temperature, least = static_cast<double>(std::numeric_limits<float>::lowest());
+  float lower(float floor, double nats) const {
+    const double value = static_cast<double>(floor) - nats / soft_.inverse_temperature, least = static_cast<double>(std::numeric_limits<float>::lowest());
     const auto next = static_cast<float>(value > least ? value : least);
     return next < floor ? next : std::numeric_limits<float>::lowest();
   }
