@@ -88,6 +88,13 @@ TEST(Row, TopPJustBelowOneDrawsInsideTheVocabulary) {  // known fault 36
     }
 }
 
+TEST(Row, TopPJustBelowOneNeedsFewPasses) {   // logits far apart beside the temperature: a floor that moves evenly would never arrive
+  std::vector<float> z(8000);
+  for (std::size_t v = 0; v < z.size(); ++v) z[v] = -200.f * static_cast<float>(v);
+  EXPECT_EQ(kept(z, {.temperature = .01f, .top_p = .9999999f}), ids{0});
+  EXPECT_EQ(kept(z, {.temperature = 1e-25f, .top_p = .9999999f}), ids{0});
+}
+
 TEST(Row, BadRowsHaveAStatus) {  // known fault 38
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::size_t n : {1u, 5u, 70u, 700u, 2000u})
