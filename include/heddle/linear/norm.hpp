@@ -3,7 +3,8 @@
 // x, out: [rows, width] of float, float16 or bfloat16, unit stride along width, any row stride; out may be x. weight: [width] of float.
 // Order, the same for every row and on every instruction set with fused multiply-add: lane l sums the squares of elements l, l + 16, ... as
 // a chain of fma in float, the lanes are added in the tree of simd::reduce_add; y = (x * factor) * w.
-// A NaN makes its row NaN, an infinity makes its own element NaN and the rest of its row 0; no other row notices. Zero rows are fine.
+// A NaN makes its row NaN, an infinity makes its own element NaN and the rest of its row 0; no other row notices. Zero rows are
+// fine. A row of zeros with epsilon 0 is NaN (0 / 0).
 // Cost: reads x twice (the second time from cache), writes out; three operations per element. Errors name the argument.
 // Source: Zhang and Sennrich 2019, Root Mean Square Layer Normalization.
 //
