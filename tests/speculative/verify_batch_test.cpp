@@ -117,6 +117,12 @@ TEST(VerifyBatch, ErrorsComeBeforeAnythingIsWritten) {
   };
   EXPECT_THROW(run({.contexts = b.context_spans}), error);  // no workspace
   EXPECT_THROW(run({.memory = memory}), error);             // no positions
+  std::vector<verify_workspace> of_another_size;
+  of_another_size.emplace_back(b.vocabulary), of_another_size.emplace_back(b.vocabulary - 1);
+  EXPECT_THROW(run({.contexts = b.context_spans, .memory = of_another_size}), error);
+  b.contexts[6][0] = 99;
+  EXPECT_THROW(run({.contexts = b.context_spans, .memory = memory}), error);  // the penalties of the last request would look at a token outside the vocabulary
+  b.contexts[6][0] = 6;
   const auto last = static_cast<std::size_t>(6 * b.longest);
   for (std::int64_t v = 0; v < b.vocabulary; ++v) b.laws[last * b.vocabulary + static_cast<std::size_t>(v)] = v == b.drafts[last] ? 0.f : .1f;
   EXPECT_THROW(run({.contexts = b.context_spans, .memory = memory}), error);  // the last request's draft has probability 0

@@ -6,8 +6,9 @@
 //   tokens        int32 [R, K + 1]    out: the emitted tokens, then -1
 //   accepted      int32 [R]           out
 //
-// Each request has its own rule (seed, request number) and chain, or all share one; its verdict is the one it would get alone. Errors are
-// thrown before anything is written. A request with bad logits gets a status, accepted 0 and -1 everywhere; the others are complete.
+// Each request has its own rule (seed, request number) and chain, or all share one; its verdict is the one it would get alone. Requests that share a
+// rule share its random numbers too: at equal positions they draw alike. Errors are thrown before anything is written. A request with bad logits
+// gets a status, accepted 0 and -1 everywhere; the others are complete.
 // `memory`: one verify_workspace per worker, used by at most memory.size() workers of the executor at the same time.
 //
 //     verify_batch(rules, draft_tokens, draft_laws, logits, chains, tokens, accepted, {.contexts = contexts, .memory = {&memory, 1}});
@@ -62,6 +63,8 @@ void verify_batch(std::span<const Rule> rules, const Drafts& draft_tokens, const
   require(options.contexts.size() == count || (options.contexts.empty() && options.positions.size() == count), name, ": options 'contexts' and 'positions' have ", options.contexts.size(), " and ", options.positions.size(), " entries; expected one of them to have one per request, ", n);
   require(options.status.empty() || options.status.size() == count, name, ": option 'status' has ", options.status.size(), " entries; expected none or one per request, ", n);
   require(!options.memory.empty(), name, ": option 'memory' is empty; expected at least one verify_workspace");
+  for (std::size_t i = 0; i < options.memory.size(); ++i)
+    require(options.memory[i].vocabulary() == vocabulary, name, ": option 'memory': workspace ", i, " is for a vocabulary of ", options.memory[i].vocabulary(), "; expected ", vocabulary, ", as in logits");
   if (n == 0) return;
 
   // chains as trees: request r uses the first nodes of row r
@@ -84,7 +87,10 @@ void verify_batch(std::span<const Rule> rules, const Drafts& draft_tokens, const
     std::int32_t* const own = nodes.data() + r * width;
     own[0] = context_of(r).empty() ? 0 : context_of(r).back();
     for (std::int64_t i = 0; i < longest && drafts(static_cast<std::int64_t>(r), i) != -1; ++i) own[++lengths[r]] = drafts(static_cast<std::int64_t>(r), i);
-    rule_of(r).check(tree_of(r), rows[static_cast<std::int64_t>(r)], chain_of(r), context_of(r), options.memory[0].vocabulary());
+    rule_of(r).check(tree_of(r), rows[static_cast<std::int64_t>(r)], chain_of(r), context_of(r), vocabulary);
+    if (const sampling::parameters& p = chain_of(r).parameters(); sampling::has_penalties(p) || sampling::has_dry(p))
+      for (std::size_t i = 0; i < context_of(r).size(); ++i)
+        require(context_of(r)[i] >= 0 && context_of(r)[i] < vocabulary, name, ": option 'contexts': token ", i, " of request ", r, " is ", context_of(r)[i], "; expected 0 to ", vocabulary - 1);
   }
 
   const std::size_t workers = options.memory.size() < count ? options.memory.size() : count;
