@@ -77,13 +77,13 @@ void register_decode(heads h, int length, std::initializer_list<int> rows, std::
   for (const std::size_t t : threads)
     for (const int n : rows) {
       const std::string name = heddle_bench::decode_name(Codec::name, h, length, n, t);
-      benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { decode<Codec>(state, h, length, n, t); })->UseManualTime()->Unit(benchmark::kMillisecond);
+      benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { decode<Codec>(state, h, length, n, t); })->Unit(benchmark::kMillisecond);
     }
 }
 template <class Codec>
 void register_prefill(heads h, int length) {
   const std::string name = std::string("prefill/") + Codec::name + "/h" + std::to_string(h.query) + "x" + std::to_string(h.kv) + "d" + std::to_string(h.dim) + "/len" + std::to_string(length) + "/t2";
-  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { prefill<Codec>(state, h, length, 2); })->UseManualTime()->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { prefill<Codec>(state, h, length, 2); })->Unit(benchmark::kMillisecond);
 }
 
 [[maybe_unused]] const bool registered = [] {

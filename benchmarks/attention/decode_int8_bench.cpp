@@ -63,10 +63,7 @@ void decode(benchmark::State& state, heads h, int length, int rows, std::size_t 
 template <class Codec>
 void register_decode(heads h, int length, std::initializer_list<int> rows, std::size_t threads) {
   for (const int n : rows)
-    benchmark::RegisterBenchmark(decode_name(Codec::name, h, length, n, threads).c_str(), [=](benchmark::State& state) { decode<Codec>(state, h, length, n, threads); })
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond)
-        ->MinTime(0.2);
+    benchmark::RegisterBenchmark(decode_name(Codec::name, h, length, n, threads).c_str(), [=](benchmark::State& state) { decode<Codec>(state, h, length, n, threads); })->Unit(benchmark::kMillisecond);
 }
 
 [[maybe_unused]] const bool registered = [] {

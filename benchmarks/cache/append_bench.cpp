@@ -143,8 +143,8 @@ void add() {
         benchmark::RegisterBenchmark(
             ("cache/append/" + name + "/h8d128/rows" + std::to_string(rows) + "/t" + std::to_string(threads)).c_str(),
             [=](benchmark::State& s) { append<Codec>(s, rows, threads); })
-            ->UseManualTime();
-  benchmark::RegisterBenchmark(("cache/compact/" + name + "/h8d128/rows4of8/t1").c_str(), compact<Codec>)->UseManualTime();
+            ;
+  benchmark::RegisterBenchmark(("cache/compact/" + name + "/h8d128/rows4of8/t1").c_str(), compact<Codec>);
 }
 
 [[maybe_unused]] const bool registered =

@@ -78,7 +78,7 @@ const struct {
     {"sample/temperature/v128256/t1", {.temperature = 0.8f}},
 };
 const int registered = [] {
-  for (const auto& c : cases) benchmark::RegisterBenchmark(c.name, [&c](benchmark::State& state) { sample(state, c.parameters); })->UseManualTime()->Unit(benchmark::kMicrosecond);
+  for (const auto& c : cases) benchmark::RegisterBenchmark(c.name, [&c](benchmark::State& state) { sample(state, c.parameters); })->Unit(benchmark::kMicrosecond);
   return 0;
 }();
 

@@ -72,7 +72,7 @@ void lookup(benchmark::State& state) {
 
 const int registered = [] {
   const auto add = [](const char* name, auto rule, sampling::parameters p) {
-    benchmark::RegisterBenchmark(name, [=](benchmark::State& state) { verify_chain(state, rule, p); })->UseManualTime()->Unit(benchmark::kMicrosecond);
+    benchmark::RegisterBenchmark(name, [=](benchmark::State& state) { verify_chain(state, rule, p); })->Unit(benchmark::kMicrosecond);
   };
   add("verify/greedy/k8/v128256/t1", verify::greedy{}, {.temperature = 0.f});
   add("verify/match/k8/v128256/t1", verify::match{.seed = 7}, {.temperature = 0.8f, .top_k = 50, .top_p = 0.9f});

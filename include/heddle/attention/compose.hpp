@@ -4,6 +4,10 @@
 //   merge(a, b, ...)                    sources (with their adaptors) and state sources become one state, joined in the order written
 //   ... | with_sink(logits)             state maps come last
 //
+// Rows stand at the end of each source, causal or not: row i of n over T keys has index i + T - n there, and a negative index sees nothing of that
+// source. A prefix shorter than the call's rows is therefore hidden from the first of them; give it to calls of no more rows than it has keys, or
+// fold it once and merge it as a state.
+//
 // Any other order does not compile. A source alone, an adapted source, a merge and a mapped merge are all what attend() takes.
 //
 // with_sink(logits[num_qo_heads])       a key without a value: e^{logit} joins the denominator of every row. L := ln(e^L + e^logit), also for rows
