@@ -30,10 +30,13 @@ struct prepare_options {
 
 namespace detail::inline HEDDLE_ISA {
 
-/// Rows that are stored together, block by block: the largest tile of a kernel.
-inline constexpr int tile_rows = simd::wide_registers ? 12 : 6;
+/// Rows that are stored together, block by block: floats: the largest tile of a kernel; integers: a multiple of the rows of most kernels.
+inline constexpr int tile_rows = simd::wide_registers ? 12 : 6, integer_tile_rows = 12;
+constexpr int tile_rows_of(precision p) { return p == precision::f32 ? tile_rows : integer_tile_rows; }
 /// Inputs of one chain of multiply-adds in products of numbers by numbers.
 inline constexpr int chain_inputs = 256;
+/// Floats from row to row of a chain: equal inputs of the rows of a tile lie in different banks of a cache, to be read in one cycle.
+inline constexpr int chain_stride = chain_inputs + 2;
 
 /// Low 16 bits of word j of a part: input j, high: input j + 16. `digit` word z: inputs z, z + 8, z + 16, z + 24.
 template <int digits>
@@ -59,7 +62,8 @@ constexpr std::size_t prepared_block_bytes(precision p) {
 }
 
 /// Floats that a row of f32 takes: whole chains, so that rows of a tile lie at constant distances.
-constexpr std::int64_t padded_inputs(std::int64_t inputs) { return (inputs + chain_inputs - 1) / chain_inputs * chain_inputs; }
+constexpr std::int64_t chains_of(std::int64_t inputs) { return (inputs + chain_inputs - 1) / chain_inputs; }
+constexpr std::int64_t padded_inputs(std::int64_t inputs) { return chains_of(inputs) * chain_stride; }
 
 constexpr std::size_t prepared_bytes(precision p, std::int64_t rows, std::int64_t inputs) {
   const auto blocks = static_cast<std::size_t>(rows * blocks_of(inputs));
@@ -194,11 +198,12 @@ class activations {
     require(rows.stride(1) == 1 || rows.extent(1) == 1, "activations::prepare: argument 'x' has stride ", rows.stride(1), " along inputs; expected 1");
     reserve(kind, rows.extent(0), rows.extent(1));
     kind_ = kind, rows_ = rows.extent(0), inputs_ = rows.extent(1);
+    const std::int64_t tile = detail::tile_rows_of(kind);
     constexpr std::int64_t worth_sharing = 4096;   // a parallel call costs about as much as so many inputs
     const std::int64_t workers = rows_ * inputs_ < worth_sharing ? 1 : static_cast<std::int64_t>(options.executor.concurrency()), run = (rows_ + workers - 1) / workers;
     options.executor.bulk(static_cast<std::size_t>(rows_ > 0 ? workers : 0), [&](std::size_t worker) {
       const std::int64_t begin = static_cast<std::int64_t>(worker) * run;
-      for (std::int64_t r = begin; r < rows_ && r < begin + run; ++r) prepare_row(r / detail::tile_rows * detail::tile_rows, r % detail::tile_rows, rows.at(r));
+      for (std::int64_t r = begin; r < rows_ && r < begin + run; ++r) prepare_row(r / tile * tile, r % tile, rows.at(r));
     });
   }
   template <matrix X>
@@ -211,12 +216,15 @@ class activations {
   std::int64_t inputs() const { return inputs_; }
 
   // For kernels: what belongs to the tile that begins at row `first`.
-  std::int64_t rows_in_tile(std::int64_t first) const { return rows_ - first < detail::tile_rows ? rows_ - first : detail::tile_rows; }
+  std::int64_t rows_in_tile(std::int64_t first) const {
+    const std::int64_t tile = detail::tile_rows_of(kind_);
+    return rows_ - first < tile ? rows_ - first : tile;
+  }
   template <int digits>
   const detail::digit_block<digits>* blocks(std::int64_t first) const {   // [block][row]
     return reinterpret_cast<const detail::digit_block<digits>*>(data_.data()) + first * blocks_of(inputs_);
   }
-  const float* values(std::int64_t first) const {   // [chain][row][chain_inputs]
+  const float* values(std::int64_t first) const {   // [chain][row][chain_stride]
     return reinterpret_cast<const float*>(data_.data()) + first * detail::padded_inputs(inputs_);
   }
   const float* block_sums(std::int64_t first) const {   // [block][row]
@@ -250,7 +258,7 @@ class activations {
     auto* sums = const_cast<float*>(block_sums(first));
     for (std::int64_t b = 0; b < blocks_of(inputs_); ++b) {
       const std::int64_t k = b * block_inputs, chain = k / detail::chain_inputs;
-      float* to = values + (chain * n + r) * detail::chain_inputs + k % detail::chain_inputs;
+      float* to = values + (chain * n + r) * detail::chain_stride + k % detail::chain_inputs;
       const detail::block_values v = detail::load_block(x + k, inputs_ - k);
       simd::store(to, v.low), simd::store(to + 16, v.high);
       sums[b * n + r] = simd::reduce_add(v.low + v.high);

@@ -41,6 +41,7 @@ struct product {
 namespace detail::inline HEDDLE_ISA {
 
 inline constexpr std::int64_t cached_activations = std::int64_t{320} << 10;   // bytes of rows that stay in a core's cache while panels pass
+inline constexpr std::int64_t cached_panels = std::int64_t{128} << 10;        // bytes of panels alike, while rows of integers pass
 inline constexpr int widened_panels = float_panels<tile_rows>;
 inline constexpr std::size_t widened_floats = std::size_t{chain_inputs} * panel_outputs * widened_panels;
 
@@ -48,25 +49,36 @@ struct panel_range {
   std::int64_t first, last;
 };
 
+/// A few panels stay in a core's cache while all rows pass, and as many rows as a kernel takes in its innermost cache while those panels do.
 template <int digits, bool nibbles>
 void multiply_integers(const product& p, const activations& x, panel_range panels) {
   const packed_view& w = p.weights;
-  const std::int64_t row_bytes = static_cast<std::int64_t>(sizeof(digit_block<digits>)) * w.blocks(), fitting = cached_activations / row_bytes / tile_rows * tile_rows;
-  const std::int64_t pass_rows = fitting > 0 ? fitting : tile_rows;
-  for (std::int64_t pass = 0; pass < x.rows(); pass += pass_rows)
-    for (std::int64_t panel = panels.first; panel < panels.last; ++panel)
-      for (std::int64_t first = pass; first < x.rows() && first < pass + pass_rows; first += tile_rows)
-        integer_tiles<nibbles, digits>(w.kind, w.panel(panel), w.blocks(), x.template blocks<digits>(first), x.rows_in_tile(first), p.out.at(first, panel * panel_outputs), p.out.stride(0),
-                                       w.outputs - panel * panel_outputs);
+  const std::int64_t fitting = cached_panels / static_cast<std::int64_t>(panel_bytes(w.kind, w.inputs)), group = fitting > 0 ? fitting : 1;
+  for (std::int64_t begin = panels.first; begin < panels.last; begin += group)
+    for (std::int64_t first = 0; first < x.rows(); first += integer_tile_rows) {
+      const std::int64_t rows = x.rows_in_tile(first), end = begin + group < panels.last ? begin + group : panels.last;
+      std::int64_t r = 0;
+      descend<product_rows<nibbles, digits>>([&]<int height>() {
+        for (; rows - r >= height; r += height)
+          for (std::int64_t panel = begin; panel < end; ++panel)
+            integer_tile<nibbles, digits, height>(w.kind, w.panel(panel), w.blocks(), x.template blocks<digits>(first) + r, rows, p.out.at(first + r, panel * panel_outputs), p.out.stride(0),
+                                                  w.outputs - panel * panel_outputs);
+      });
+    }
 }
 
-/// A chain of inputs, panels [first, last) that begin at `weights`, all tiles of rows [row, last_row).
+/// A chain of inputs, panels [first, last) that begin at `weights`, all tiles of rows [row, last_row). Meanwhile fetches `ahead`, what comes next.
 template <class Element>
-void multiply_chain(const product& p, const activations& x, std::int64_t chain_number, panel_range panels, const Element* weights, std::int64_t panel_stride, std::int64_t row, std::int64_t last_row) {
+void multiply_chain(const product& p, const activations& x, std::int64_t chain_number, panel_range panels, const Element* weights, std::int64_t panel_stride, std::int64_t row, std::int64_t last_row,
+                    std::span<const std::byte> ahead = {}) {
+  constexpr std::size_t fetched_per_tile = 512;
   const std::int64_t begin = chain_number * chain_inputs, padded = p.weights.blocks() * block_inputs, inputs = padded - begin < chain_inputs ? padded - begin : chain_inputs;
   for (; row < last_row; row += tile_rows) {
+    const std::size_t fetched = ahead.size() < fetched_per_tile ? ahead.size() : fetched_per_tile;
+    for (std::size_t i = 0; i < fetched; i += 64) __builtin_prefetch(ahead.data() + i, 0, 2);
+    ahead = ahead.subspan(fetched);
     const std::int64_t rows = x.rows_in_tile(row);
-    const float* values = x.values(row) + chain_number * rows * chain_inputs;
+    const float* values = x.values(row) + chain_number * rows * chain_stride;
     std::int64_t r = 0;
     descend<tile_rows>([&]<int height>() {
       constexpr int together = float_panels<height>;
@@ -74,7 +86,7 @@ void multiply_chain(const product& p, const activations& x, std::int64_t chain_n
         std::int64_t panel = panels.first;
         const auto tile = [&]<int count>() {
           for (; panel + count <= panels.last; panel += count)
-            number_tile<height, count>(weights + (panel - panels.first) * panel_stride, panel_stride, inputs, values + r * chain_inputs, chain_number == 0, p.out.at(row + r, panel * panel_outputs),
+            number_tile<height, count>(weights + (panel - panels.first) * panel_stride, panel_stride, inputs, values + r * chain_stride, chain_number == 0, p.out.at(row + r, panel * panel_outputs),
                                        p.out.stride(0), p.weights.outputs - panel * panel_outputs);
         };
         tile.template operator()<together>();
@@ -87,7 +99,7 @@ void multiply_chain(const product& p, const activations& x, std::int64_t chain_n
 template <class Element>
 void multiply_numbers(const product& p, const activations& x, panel_range panels, float* widened) {
   const packed_view& w = p.weights;
-  const std::int64_t chains = padded_inputs(w.inputs) / chain_inputs, panel_stride = w.blocks() * block_inputs * panel_outputs;
+  const std::int64_t chains = chains_of(w.inputs), panel_stride = w.blocks() * block_inputs * panel_outputs;
   const auto weights = [&](std::int64_t panel, std::int64_t chain_number) { return reinterpret_cast<const Element*>(w.panel(panel)) + chain_number * chain_inputs * panel_outputs; };
   const auto group_end = [&](std::int64_t first, std::int64_t count) { return first + count < panels.last ? first + count : panels.last; };
   if (x.rows() <= tile_rows) {   // the weights pass once, panel by panel
@@ -102,13 +114,15 @@ void multiply_numbers(const product& p, const activations& x, panel_range panels
     for (std::int64_t c = 0; c < chains; ++c)
       for (std::int64_t first = panels.first; first < panels.last; first += widened_panels) {
         const panel_range group{first, group_end(first, widened_panels)};
+        const std::int64_t rest = panel_stride - c * chain_inputs * panel_outputs, cells = rest < chain_inputs * panel_outputs ? rest : chain_inputs * panel_outputs;
+        std::span<const std::byte> ahead;
+        if (group.last < panels.last) ahead = std::as_bytes(std::span(weights(group.last, c), static_cast<std::size_t>(cells)));
         if constexpr (std::same_as<Element, float>) {
-          multiply_chain(p, x, c, group, weights(first, c), panel_stride, row, last_row);
+          multiply_chain(p, x, c, group, weights(first, c), panel_stride, row, last_row, ahead);
         } else {
-          const std::int64_t rest = panel_stride - c * chain_inputs * panel_outputs, cells = rest < chain_inputs * panel_outputs ? rest : chain_inputs * panel_outputs;
           for (std::int64_t panel = group.first; panel < group.last; ++panel)
             for (std::int64_t i = 0; i < cells; i += panel_outputs) simd::store(widened + (panel - first) * chain_inputs * panel_outputs + i, simd::load(weights(panel, c) + i));
-          multiply_chain(p, x, c, group, static_cast<const float*>(widened), chain_inputs * panel_outputs, row, last_row);
+          multiply_chain(p, x, c, group, static_cast<const float*>(widened), chain_inputs * panel_outputs, row, last_row, ahead);
         }
       }
   }
@@ -128,18 +142,18 @@ void multiply_quantised(const product& p, const activations& x, panel_range pane
       for (std::int64_t b = 0; b < blocks; ++b) unpack_record<nibbles>(records + static_cast<std::size_t>(b) * record_bytes, codes + b * block_inputs * panel_outputs);
     for (std::int64_t row = pass; row < x.rows() && row < pass + pass_rows; row += tile_rows) {
       const std::int64_t rows = x.rows_in_tile(row);
-      const float* values = x.values(row) + c * rows * chain_inputs;
+      const float* values = x.values(row) + c * rows * chain_stride;
       const float* sums = x.block_sums(row) + begin * rows;
       std::int64_t r = 0;
       descend<tile_rows>([&]<int height>() {
         for (; rows - r >= height; r += height) {
           const auto tile = one_tile ? quantised_tile<nibbles, false, height> : quantised_tile<nibbles, true, height>;
-          tile(w.kind, records, codes, blocks, values + r * chain_inputs, sums + r, rows, c == 0, p.out.at(row + r, panel * panel_outputs), p.out.stride(0), w.outputs - panel * panel_outputs);
+          tile(w.kind, records, codes, blocks, values + r * chain_stride, sums + r, rows, c == 0, p.out.at(row + r, panel * panel_outputs), p.out.stride(0), w.outputs - panel * panel_outputs);
         }
       });
     }
   };
-  const std::int64_t chains = padded_inputs(w.inputs) / chain_inputs;
+  const std::int64_t chains = chains_of(w.inputs);
   if (one_tile) {
     for (std::int64_t panel = panels.first; panel < panels.last; ++panel)
       for (std::int64_t c = 0; c < chains; ++c) chain_of_panel(panel, c, 0);

@@ -35,7 +35,7 @@ template <int rows, int panels, class Element>
       for (int p = 0; p < panels; ++p) w[p] = in_register(simd::load(weights + p * panel_stride + j * panel_outputs));
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) {
-        const f32x16 value = simd::splat(x[r * chain_inputs + j]);
+        const f32x16 value = simd::splat(x[r * chain_stride + j]);
 #pragma GCC unroll 8
         for (int p = 0; p < panels; ++p) sum[r][p] = simd::fma(w[p], value, sum[r][p]);
       }
@@ -118,7 +118,7 @@ void quantised_tile(format kind, const std::byte* panel, const float* codes, std
         if constexpr (unpacked) code = simd::load(codes + ((b * words + z) * codes_of_word + i) * panel_outputs);
         else code = centred_code<nibbles>(word, i);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) block[r] = simd::fma(code, simd::splat(x[r * chain_inputs + input_of<nibbles>(z, i)]), block[r]);
+        for (int r = 0; r < rows; ++r) block[r] = simd::fma(code, simd::splat(x[r * chain_stride + input_of<nibbles>(z, i)]), block[r]);
       }
     }
     const std::byte* scales = panel + (nibbles ? 256 : 512);

@@ -47,16 +47,4 @@ void integer_tile(format kind, const std::byte* panel, std::int64_t blocks, cons
   for (int r = 0; r < rows; ++r) simd::store_first(out + r * out_stride, acc[r], outputs);
 }
 
-/// All rows of a tile, from the tallest kernel down.
-template <bool nibbles, int digits, int height = product_rows<nibbles, digits>>
-void integer_tiles(format kind, const std::byte* panel, std::int64_t blocks, const digit_block<digits>* x, std::int64_t rows, float* out, std::int64_t out_stride, std::int64_t outputs) {
-  const std::int64_t x_stride = rows;
-  std::int64_t r = 0;
-  const auto step = [&]<int taken>() {
-    for (; rows - r >= taken; r += taken)
-      integer_tile<nibbles, digits, taken>(kind, panel, blocks, x + r, x_stride, out + r * out_stride, out_stride, outputs);
-  };
-  descend<height>(step);
-}
-
 }  // namespace heddle::linear::detail::inline HEDDLE_ISA
