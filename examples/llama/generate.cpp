@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -199,13 +198,10 @@ int main(int argc, char** argv) {
   app.add_option("--cache", given.engine.cache, "how keys and values are stored")
       ->check(CLI::IsMember(cache_codecs()))
       ->capture_default_str();
-  const std::map<std::string, linear::precision> precisions{{"f32", linear::precision::f32},
-                                                            {"int8", linear::precision::int8},
-                                                            {"int16", linear::precision::int16},
-                                                            {"int24", linear::precision::int24}};
-  app.add_option("--activations", given.engine.activations,
-                 "what inputs of matrix products are rounded to: f32, int8, int16, int24 (default)")
-      ->transform(CLI::CheckedTransformer(precisions));
+  std::string activations = "int24";
+  app.add_option("--activations", activations, "what inputs of matrix products are rounded to")
+      ->check(CLI::IsMember({"f32", "int8", "int16", "int24"}))
+      ->capture_default_str();
   app.add_option("--threads", given.engine.threads, "threads that compute")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--context", given.engine.context,
                  "tokens of prompt and completion together; default: 2048, or what the model was trained on");
@@ -214,6 +210,8 @@ int main(int argc, char** argv) {
   app.add_flag("--check", given.check, "decode without and with drafts and fail unless tokens and cache are the same")->excludes(score);
   try {
     app.parse(argc, argv);
+    for (const auto precision : {linear::precision::f32, linear::precision::int8, linear::precision::int16, linear::precision::int24})
+      if (activations == linear::name_of(precision)) given.engine.activations = precision;
     generate(given);
   } catch (const CLI::ParseError& usage) { return app.exit(usage); } catch (const std::exception& error) {
     std::fflush(stdout);

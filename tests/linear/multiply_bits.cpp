@@ -17,7 +17,7 @@ HEDDLE_BITS(linear_multiply, report) {
       if (!linear::is_quantised(f) && p != linear::precision::f32) continue;
       prepared.prepare(tensor_view{x.data(), extents{rows, inputs}}, p);
       linear::multiply(w, prepared, out);
-      char name[32] = "linear/";
+      char name[64] = "linear/";
       std::snprintf(name, sizeof name, "linear/%s/%s", linear::name_of(f), linear::name_of(p));
       report.add(name, y);
     }
