@@ -1,7 +1,7 @@
 // attend() over a page pool: decoding, verification and prefill.
 //
 //   decode/<codec>/h<query heads>x<kv heads>d<head_dim>/kv<tokens>/rows<n>/t<threads>
-//     one call of n rows; keys and values come from memory (copies of the cache take turns). ceiling_fraction: against the larger of
+//     one call of n rows (vs_rows1: its time as a multiple of one row's); keys and values come from memory (copies of the cache take turns). ceiling_fraction: against the larger of
 //     bytes / read roof and useful flops / multiply-add rate of the same run.
 //   prefill/<codec>/.../len<n>: causal, useful flops only. vs_sgemm: their rate as a multiple of OpenBLAS's in a float product of 1024^3.
 #include "attention/decode.hpp"
@@ -41,6 +41,10 @@ void decode(benchmark::State& state, heads h, int length, int rows, std::size_t 
   const double elements = 2. * length * h.kv * h.dim;
   const heddle_bench::cost work{.bytes = elements / 2 * static_cast<double>(Codec::key_row_bytes(h.dim) + Codec::value_row_bytes(h.dim)) / h.dim, .flops = 2. * elements * (h.query / h.kv) * rows};
   heddle_bench::measure(state, machine, work, [&] { x.attend(cache.next(), team, workspace); });
+  if (rows == 1) return;
+  rows_of_queries one(1, h);
+  std::vector<std::byte> one_workspace;
+  state.counters["vs_rows1"] = heddle_bench::paired_ratio([&] { x.attend(cache.next(), team, workspace); }, [&] { one.attend(cache.next(), team, one_workspace); });
 }
 
 /// flops of a float matrix product

@@ -58,6 +58,10 @@ void decode(benchmark::State& state, heads h, int length, int rows, std::size_t 
   state.counters["roof_fraction"] = median(roof_fraction);
   state.counters["roof_GB_per_s"] = median(roof) * 1e-9;
   state.counters["vs_f16"] = median(vs_f16);
+  if (rows == 1) return;
+  rows_of_queries one(1, h);
+  std::vector<std::byte> one_workspace;
+  state.counters["vs_rows1"] = heddle_bench::paired_ratio(pass, [&] { one.attend(cache.next(), team, one_workspace); });
 }
 
 template <class Codec>

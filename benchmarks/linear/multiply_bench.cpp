@@ -1,6 +1,6 @@
 // Products with the matrices of SmolLM2-135M (hidden 576, 9 query and 3 key heads of 64, feed-forward 1536, 30 layers, vocabulary 49152),
 // all in one format, streamed from memory as a decode step does: preparation of the rows included, every product its own parallel call.
-//     linear/<format>/<precision>/rows<n>/t2     roof_fraction, ceiling_fraction
+//     linear/<format>/<precision>/rows<n>/t2     roof_fraction, ceiling_fraction; vs_rows1: time as a multiple of one row's
 // Ceilings of the integer products: four-bit codes as nibble products, bytes as byte products or as 16-bit products, whichever is faster.
 #include "support/roof.hpp"
 
@@ -44,12 +44,14 @@ void run(benchmark::State& state, linear::format kind, linear::precision precisi
   else if (kind != linear::format::q8_0) work.nibble_products = digits * products;
   else work.byte_products = digits * products, work.word_products = (digits == 3 ? 2 : 1) * products;
 
-  measure(state, ceilings, work, [&] {
+  const auto pass = [&](std::int64_t n) {
     for (const linear::packed_matrix& w : m.matrices) {
-      prepared.prepare(tensor_view{x.data(), extents{rows, w.inputs()}, extents{std::int64_t{1536}, std::int64_t{1}}}, {.executor = team});
-      linear::multiply(w, prepared, tensor_view{y.data(), extents{rows, w.outputs()}}, {.executor = team});
+      prepared.prepare(tensor_view{x.data(), extents{n, w.inputs()}, extents{std::int64_t{1536}, std::int64_t{1}}}, {.executor = team});
+      linear::multiply(w, prepared, tensor_view{y.data(), extents{n, w.outputs()}}, {.executor = team});
     }
-  });
+  };
+  measure(state, ceilings, work, [&] { pass(rows); });
+  if (rows > 1) state.counters["vs_rows1"] = paired_ratio([&] { pass(rows); }, [&] { pass(1); });
 }
 
 const bool registered = [] {

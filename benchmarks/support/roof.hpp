@@ -260,4 +260,19 @@ void measure(benchmark::State& state, machine& ceilings, const cost& work, Pass 
   if (work.bytes > 0) state.counters["roof_fraction"] = median(roof_fraction), state.counters["roof_GB_per_s"] = median(roof) * 1e-9;
 }
 
+/// Median of (time of pass) / (time of base) over pairs, one right after the other.
+template <class Pass, class Base>
+double paired_ratio(Pass pass, Base base, int pairs = 9) {
+  std::vector<double> ratio;
+  pass(), base();
+  for (int i = 0; i < pairs; ++i) {
+    const double begin = now();
+    pass();
+    const double middle = now();
+    base();
+    ratio.push_back((middle - begin) / (now() - middle));
+  }
+  return median(ratio);
+}
+
 }  // namespace heddle_bench
