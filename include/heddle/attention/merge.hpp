@@ -7,7 +7,7 @@
 //
 // out and lse may be a and a_lse, or b and b_lse. A state with L = -infinity is empty: the other one is copied bit for bit and the empty O is not
 // read; two empty states give (0, -infinity). Deterministic; weights are formed in double. On a device the same bits, float only.
-// merge_backward: gradients of both states from those of the merged one; empty states get zeros.
+// merge_backward: gradients of both states from those of the merged one; empty states get zeros. Its outputs share no memory with its inputs.
 // Cost: 3 head_dim_v elements of traffic a row and head; three exponentials and a logarithm.
 // To merge states with keys that are still to be folded, see state_source in source.hpp.
 //

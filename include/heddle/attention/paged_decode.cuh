@@ -12,7 +12,7 @@
 // tile holds a value that is not finite it is redone row by row with hidden values cleared.
 //
 // Memory: K and V once; states of (head_dim + 2) floats per query and chunk are written and read again (0.8% of K and V at 4 queries).
-// Registers and shared memory allow two blocks or more per multiprocessor up to 64 queries.
+// By arithmetic, registers and shared memory allow two blocks or more per multiprocessor; on sm_80 with 64 queries one.
 #pragma once
 #include <heddle/cuda/primitives.hpp>
 
