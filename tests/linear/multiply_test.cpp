@@ -1,6 +1,7 @@
 #include <heddle/core/thread_team.hpp>
 #include <heddle/linear/multiply.hpp>
 
+#include "support/errors.hpp"
 #include "support/reference/linear.hpp"
 
 #include <gtest/gtest.h>
@@ -250,16 +251,6 @@ TEST(Multiply, AllocatesNothingOnceMemoryIsThere) {
   linear::multiply(w, floats, view(y, 33, p.outputs), {.executor = team, .workspace = workspace});
   linear::multiply(q, integers, view(y, 33, p.outputs), {.executor = team});
   EXPECT_EQ(allocations, before);
-}
-
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(Multiply, ErrorsNameTheArgument) {

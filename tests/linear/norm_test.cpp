@@ -1,6 +1,7 @@
 #include <heddle/core/thread_team.hpp>
 #include <heddle/linear/elementwise.hpp>
 
+#include "support/errors.hpp"
 #include "support/reference/linear.hpp"
 
 #include <gtest/gtest.h>
@@ -95,16 +96,6 @@ TEST(Rows, NotANumberStaysInItsRow) {
   x[3] = std::numeric_limits<float>::infinity();
   linear::rms_norm(rows, tensor_view{weight.data(), extents{20}}, 1e-5f, result);
   EXPECT_TRUE(std::isnan(out[3]));
-}
-
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(Rows, ErrorsNameTheArgument) {

@@ -1,6 +1,7 @@
 #include <heddle/core/thread_team.hpp>
 #include <heddle/linear/pack.hpp>
 
+#include "support/errors.hpp"
 #include "support/reference/linear.hpp"
 
 #include <gtest/gtest.h>
@@ -99,16 +100,6 @@ TEST(Pack, TakesTensorsOfAnyStrides) {
   float row[6];
   linear::unpack_row(packed, 17, row);
   for (std::size_t k = 0; k < 6; ++k) EXPECT_EQ(row[k], static_cast<float>(w[k * 40 + 17]));
-}
-
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(Pack, ErrorsNameTheArgument) {
