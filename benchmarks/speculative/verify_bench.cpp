@@ -1,8 +1,8 @@
 // verify/<rule>/k8/v128256/t1: the verification of a chain of eight drafts that are all accepted, against one vectorised max-pass over the same nine
 // rows in the same run (vs_one_pass). lookup/n<context>: prompt lookup over a context, in tokens per second.
-#include <heddle/speculative/match.hpp>
-#include <heddle/speculative/prompt_lookup.hpp>
-#include <heddle/speculative/token_rejection.hpp>
+#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/draft/prompt_lookup.hpp>
+#include <heddle/speculative/verify/token_rejection.hpp>
 
 #include <benchmark/benchmark.h>
 

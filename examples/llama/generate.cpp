@@ -3,8 +3,8 @@
 #include <heddle/sampling/chain.hpp>
 #include <heddle/sampling/sample.hpp>
 #include <heddle/speculative/decode_loop.hpp>
-#include <heddle/speculative/match.hpp>
-#include <heddle/speculative/prompt_lookup.hpp>
+#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/draft/prompt_lookup.hpp>
 
 #include <CLI/CLI.hpp>
 #include <chrono>

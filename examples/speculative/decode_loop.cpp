@@ -1,7 +1,7 @@
 // Speculative decoding of a small model: the same text with and without drafts.
 #include <heddle/speculative/decode_loop.hpp>
-#include <heddle/speculative/match.hpp>
-#include <heddle/speculative/prompt_lookup.hpp>
+#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/draft/prompt_lookup.hpp>
 
 #include <cstdint>
 #include <cstdio>

@@ -1,7 +1,7 @@
 #include <heddle/speculative/decode_loop.hpp>
-#include <heddle/speculative/match.hpp>
-#include <heddle/speculative/prompt_lookup.hpp>
-#include <heddle/speculative/token_rejection.hpp>
+#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/draft/prompt_lookup.hpp>
+#include <heddle/speculative/verify/token_rejection.hpp>
 
 #include <gtest/gtest.h>
 

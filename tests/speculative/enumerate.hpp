@@ -1,6 +1,6 @@
 #pragma once
 // Exact enumeration of a verifier: all drafts times all of its decisions, each with its probability.
-#include <heddle/speculative/token_rejection.hpp>
+#include <heddle/speculative/verify/token_rejection.hpp>
 
 #include <cmath>
 #include <cstdint>

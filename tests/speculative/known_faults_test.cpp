@@ -1,7 +1,7 @@
 // Reported faults of speculative decoding that no other test of this room names.
 #include <heddle/sampling/sample.hpp>
-#include <heddle/speculative/match.hpp>
-#include <heddle/speculative/token_rejection.hpp>
+#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/verify/token_rejection.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-#include <heddle/speculative/match.hpp>
-#include <heddle/speculative/token_rejection.hpp>
+#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/verify/token_rejection.hpp>
 #include "support/bits.hpp"
 
 HEDDLE_BITS(speculative_verify, report) {

@@ -1,6 +1,6 @@
 // Match verification alone: it is the plain sampler, and how often it accepts.
-#include <heddle/speculative/match.hpp>
-#include <heddle/speculative/token_rejection.hpp>
+#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/verify/token_rejection.hpp>
 
 #include <gtest/gtest.h>
 

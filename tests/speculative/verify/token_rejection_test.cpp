@@ -1,6 +1,6 @@
-#include <heddle/speculative/token_rejection.hpp>
+#include <heddle/speculative/verify/token_rejection.hpp>
 
-#include "enumerate.hpp"
+#include "speculative/enumerate.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include <heddle/speculative/verify_batch.hpp>
+#include <heddle/speculative/verify/batch.hpp>
 
 #include <heddle/core/thread_team.hpp>
-#include <heddle/speculative/match.hpp>
-#include <heddle/speculative/token_rejection.hpp>
+#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/verify/token_rejection.hpp>
 
 #include <gtest/gtest.h>
 

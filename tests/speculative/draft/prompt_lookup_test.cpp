@@ -1,4 +1,4 @@
-#include <heddle/speculative/prompt_lookup.hpp>
+#include <heddle/speculative/draft/prompt_lookup.hpp>
 
 #include <gtest/gtest.h>
 
