@@ -72,6 +72,7 @@ class attention<attention_expression<parts_of<Parts...>, Maps...>> {
   }
   void run(std::span<std::byte> workspace) {
     if (plan_.units == 0) return;
+    require_readable();
     scratch memory("attend", workspace, workspace_bytes());
     scratch_layout pieces{memory.data()};
     place_memory(pieces);
@@ -120,6 +121,14 @@ class attention<attention_expression<parts_of<Parts...>, Maps...>> {
     return most;
   }
 
+  /// Sources that can tell must hold all their rows; asked when attention runs, so that workspace sizes are known before the rows are written.
+  void require_readable() const {
+    each_part([&](const auto& part, std::size_t) {
+      if constexpr (requires { part.source.require_readable(std::int64_t{}); })
+        for (std::int64_t s = 0; s < call_.sequences; ++s)
+          if (call_.rows_of(s) > 0) part.source.require_readable(s);
+    });
+  }
   void check() const {
     each_part([&](const auto& part, std::size_t) { check(part); });
     const call_shape shape{call_.rows, call_.sequences, 0, call_.num_qo_heads, call_.num_kv_heads};

@@ -10,6 +10,7 @@
 //                                                  `scratch` holds scratch_bytes() bytes on a cache line for sources that have to move rows
 //     positions(sequence)                          optional: explicit positions of the tokens, or null where they equal the index
 //     coder(kv_head)                               optional: the codec instance, for codecs with parameters
+//     require_readable(sequence)                   optional: throws if rows of the step in progress have not been written yet
 //
 // state_source    ready softmax states: (out, lse) of every row and query head.
 //

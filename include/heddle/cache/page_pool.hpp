@@ -92,6 +92,11 @@ class page_pool {
 
   std::int64_t committed(sequence_id id) const { return sequences_.longest(sequences_.live("committed", id)); }
   std::int64_t reserved(sequence_id id) const { return sequences_.live("reserved", id).reserved; }
+  /// Of the reserved rows, those that `layer` has written.
+  std::int64_t written(sequence_id id, int layer) const {
+    require_layer("written", layer);
+    return sequences_.live("written", id).written[static_cast<std::size_t>(layer)];
+  }
   /// Committed and reserved tokens. With per_head tables: of the longest head, or of one.
   std::int64_t length(sequence_id id) const { return committed(id) + reserved(id); }
   std::int64_t length(sequence_id id, int layer, int head) const { return table("length", id, layer, head).length(); }

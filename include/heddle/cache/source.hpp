@@ -62,6 +62,12 @@ class layer_source {
       if (const std::int64_t n = length(sequence, h); n > longest) longest = n;
     return longest;
   }
+  /// Throws unless this layer has written all rows of the step in progress: attention calls it before it reads anything.
+  void require_readable(std::int64_t sequence) const {
+    const std::int64_t reserved = pool().reserved(batch_[sequence]), written = pool().written(batch_[sequence], layer_);
+    require(written >= reserved, "page_pool: layer ", layer_, " has written ", written, " of the ", reserved, " reserved rows of sequence ",
+            batch_[sequence].index, "; write() comes before attention reads them");
+  }
   std::int64_t committed(std::int64_t sequence) const { return length(sequence) - pool().reserved(batch_[sequence]); }
 
   const std::int32_t* positions(std::int64_t sequence, int kv_head) const {
