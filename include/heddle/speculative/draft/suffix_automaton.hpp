@@ -1,0 +1,174 @@
+// Suffix automaton: every substring of a text, built token by token, and where each occurred first.
+//
+//   state     a set of substrings that end at the same positions; length: of the longest, min_end: the first of those positions;
+//             link: the state of the longest suffix that also ends elsewhere
+//   append    one token; at most 2 n - 1 states and 3 n - 4 edges for n >= 3 tokens, amortised O(1) (edges: detail/transitions.hpp)
+//
+// longest_repeat   the longest suffix of the text that occurs earlier (an overlap is allowed), with the place that follows its first occurrence
+// advance          carries a match through a finished text, the corpus: the longest suffix of the tokens fed so far that occurs in it. A token without an
+//                  edge falls back along links; amortised O(1)
+// end_document     what follows is another document: matches and continuations never cross the boundary
+// continuation     the tokens that followed a match, to the end of its document at most
+//
+// max_tokens bounds memory (0: no bound): a full text forgets its older half and the automaton is built anew, which costs one more append per token on
+// average and invalidates cursors. Memory: at most 72 bytes per token for states and text, and what the edges take (about 16 more in natural text).
+// Tokens are ids of any size, 0 or more. Blumer et al. 1985; for decoding: Hu et al. 2024 (SAM Decoding).
+//
+//     heddle::suffix_automaton text;
+//     for (std::int32_t token : {1, 2, 3, 1, 2}) text.append(token);
+//     text.continuation(text.longest_repeat(), 8);                     // the match is 1 2, continued by 3 1 2
+#pragma once
+#include <heddle/core/aligned_vector.hpp>
+#include <heddle/core/error.hpp>
+#include <heddle/speculative/draft/detail/transitions.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace heddle {
+
+struct suffix_match {
+  std::int32_t length = 0;   ///< matched tokens; 0: no match
+  std::int32_t next = 0;     ///< index, in the automaton's text, of the token that followed
+};
+
+/// A position in an automaton: begins at the root with nothing matched.
+struct suffix_cursor {
+  std::int32_t state = 0;
+  std::int32_t length = 0;
+};
+
+struct suffix_automaton_options {
+  std::int64_t max_tokens = 0;   ///< 0: no bound; otherwise at least 2
+};
+
+inline namespace HEDDLE_ISA {
+
+class suffix_automaton {
+ public:
+  explicit suffix_automaton(const suffix_automaton_options& options = {}) : options_(options) {
+    require(options.max_tokens == 0 || options.max_tokens >= 2, "suffix_automaton: option 'max_tokens' is ", options.max_tokens, "; expected 0 (no bound) or at least 2");
+    clear();
+  }
+
+  void clear() {
+    text_.clear(), states_.clear(), edges_.clear();
+    last_ = add({});
+  }
+
+  void append(std::int32_t token) {
+    require(token >= 0, "suffix_automaton::append: argument 'token' is ", token, "; expected 0 or more");
+    make_room();
+    text_.push_back(token);
+    last_ = extend(last_, token);
+  }
+  void append(std::span<const std::int32_t> tokens) {
+    for (const std::int32_t token : tokens) append(token);
+  }
+  void end_document() {
+    if (text_.empty() || text_.back() == boundary) return;
+    make_room();
+    text_.push_back(boundary);
+    last_ = root;
+  }
+
+  /// Tokens held; a boundary between documents counts as one.
+  std::int64_t size() const { return static_cast<std::int64_t>(text_.size()); }
+  std::int64_t num_states() const { return static_cast<std::int64_t>(states_.size()); }
+  std::size_t bytes() const { return states_.capacity() * sizeof(state) + text_.capacity() * sizeof(std::int32_t) + edges_.bytes(); }
+  std::span<const std::int32_t> text() const { return text_; }
+
+  suffix_match longest_repeat() const {
+    const state& whole = states_[at(last_)];   // the document so far
+    if (whole.length == 0) return {};
+    return match_of(whole.min_end + 1 < static_cast<std::int32_t>(text_.size()) ? last_ : whole.link);
+  }
+
+  suffix_cursor advance(suffix_cursor cursor, std::int32_t token) const {
+    std::int32_t next = edges_.find(states_[at(cursor.state)].edges, token);
+    while (next < 0 && cursor.state != root) {
+      cursor.state = states_[at(cursor.state)].link;
+      cursor.length = states_[at(cursor.state)].length;
+      next = edges_.find(states_[at(cursor.state)].edges, token);
+    }
+    return next < 0 ? suffix_cursor{} : suffix_cursor{next, cursor.length + 1};
+  }
+  suffix_match match_of(suffix_cursor cursor) const { return {cursor.length, cursor.length ? states_[at(cursor.state)].min_end + 1 : 0}; }
+
+  std::span<const std::int32_t> continuation(const suffix_match& match, std::int32_t budget) const {
+    if (match.length == 0) return {};
+    const std::span<const std::int32_t> rest = std::span<const std::int32_t>(text_).subspan(at(match.next));
+    std::size_t count = 0;
+    while (count < rest.size() && count < at(budget) && rest[count] != boundary) ++count;
+    return rest.first(count);
+  }
+
+ private:
+  static constexpr std::int32_t root = 0, boundary = -1;
+  static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+
+  struct alignas(32) state {
+    std::int32_t length = 0;
+    std::int32_t link = -1;
+    std::int32_t min_end = -1;
+    detail::transitions edges{};
+  };
+
+  suffix_match match_of(std::int32_t s) const { return match_of({s, states_[at(s)].length}); }
+  std::int32_t add(const state& s) {
+    states_.push_back(s);
+    return static_cast<std::int32_t>(states_.size()) - 1;
+  }
+
+  /// The state of from's longest string and `token`, which now ends the text.
+  std::int32_t extend(std::int32_t from, std::int32_t token) {
+    if (const std::int32_t known = edges_.find(states_[at(from)].edges, token); known >= 0)   // an earlier document begins alike
+      return states_[at(known)].length == states_[at(from)].length + 1 ? known : split(from, token, known);
+    const std::int32_t whole = add({.length = states_[at(from)].length + 1, .link = root, .min_end = static_cast<std::int32_t>(text_.size()) - 1});
+    std::int32_t p = from, next = -1;
+    for (; p >= 0; p = states_[at(p)].link) {
+      state& shorter = states_[at(p)];
+      next = edges_.find(shorter.edges, token);
+      if (next >= 0) break;
+      edges_.insert(shorter.edges, token, whole);
+    }
+    if (p >= 0) {
+      const std::int32_t link = states_[at(next)].length == states_[at(p)].length + 1 ? next : split(p, token, next);
+      states_[at(whole)].link = link;
+    }
+    return whole;
+  }
+
+  /// The strings of q that are no longer than p's and `token` become a state of their own.
+  std::int32_t split(std::int32_t p, std::int32_t token, std::int32_t q) {
+    state shorter = states_[at(q)];
+    shorter.length = states_[at(p)].length + 1;
+    shorter.edges = edges_.copy(shorter.edges);
+    const std::int32_t clone = add(shorter);
+    states_[at(q)].link = clone;
+    for (; p >= 0 && edges_.find(states_[at(p)].edges, token) == q; p = states_[at(p)].link) edges_.replace(states_[at(p)].edges, token, clone);
+    return clone;
+  }
+
+  void make_room() {
+    require(text_.size() < std::size_t{1} << 29, "suffix_automaton: the text has ", text_.size(), " tokens, which is the most it can have; bound it with 'max_tokens'");
+    if (options_.max_tokens == 0 || size() < options_.max_tokens) return;
+    const aligned_vector<std::int32_t> newer(text_.end() - static_cast<std::ptrdiff_t>(options_.max_tokens / 2), text_.end());
+    clear();
+    for (const std::int32_t token : newer)
+      if (token == boundary)
+        end_document();
+      else
+        append(token);
+  }
+
+  suffix_automaton_options options_;
+  aligned_vector<std::int32_t> text_;
+  aligned_vector<state> states_;
+  detail::transition_pool edges_;
+  std::int32_t last_ = root;
+};
+
+}  // namespace HEDDLE_ISA
+}  // namespace heddle
