@@ -1,7 +1,5 @@
-// libFuzzer target: a model file either loads or is refused with a file_error; nothing else.
-//     clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Iexamples -Itests tests/fuzz/gguf_fuzz.cpp -lpcre2-8 -o
-//     gguf_fuzz
-//     ./gguf_fuzz -malloc_limit_mb=64 -max_len=16384 tests/fuzz/corpus/gguf
+// libFuzzer target: a model file either loads or is refused with a file_error; nothing else. CMakeLists.txt beside it says how to build and
+// run it.
 #include <cstddef>
 #include <cstdint>
 #include <span>
