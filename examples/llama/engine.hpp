@@ -30,6 +30,7 @@ struct engine_options {
   std::size_t threads = 1;
   std::size_t context = 0;      // tokens; 0: 2,048 or as many as the model was trained on, if those are fewer
   std::size_t draft_rows = 16;  // rows that a step may hold beyond the context
+  std::size_t sequences = 1;    // decoded at once
   bool needs_chat_template = false;
 };
 
@@ -47,7 +48,7 @@ class engine {
                 std::to_string(context_) + " was asked for");
     auto tokens = std::async(std::launch::async, [&] { return std::make_unique<tokenizer>(file, config.vocab_size); });
     shape_ = {static_cast<int>(config.num_layers), static_cast<int>(config.num_kv_heads), static_cast<int>(config.head_dim),
-              static_cast<std::int64_t>(context_ + options.draft_rows)};
+              static_cast<std::int64_t>(context_ + options.draft_rows), static_cast<int>(options.sequences)};
     codec_ = options.cache;
     cache_ = new_cache();
     model_.emplace([&](auto range) { bytes.drop(range); }, config, weights, options.activations, *cache_, team_);

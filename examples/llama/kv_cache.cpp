@@ -18,50 +18,85 @@ class paged_cache final : public kv_cache {
  public:
   explicit paged_cache(const cache_shape& shape)
       : pool_({.num_layers = shape.num_layers,
-               .num_pages = (shape.capacity + page_size - 1) / page_size,
+               .num_pages = shape.num_sequences * ((shape.capacity + page_size - 1) / page_size),
                .page_size = page_size,
                .num_kv_heads = shape.num_kv_heads,
-               .head_dim = shape.head_dim}),
-        sequence_(pool_.new_sequence()) {}
+               .head_dim = shape.head_dim}) {
+    for (int i = 0; i < shape.num_sequences; ++i) sequences_.push_back(pool_.new_sequence());
+  }
 
-  std::int64_t length() const override { return pool_.committed(sequence_); }
-  void reserve(std::span<const std::int32_t> positions) override {
-    pool_.reserve(sequence_, static_cast<std::int64_t>(positions.size()), positions);
+  int num_sequences() const override { return static_cast<int>(sequences_.size()); }
+  std::int64_t length(int sequence) const override { return pool_.committed(id(sequence)); }
+  void reserve(const step_rows& rows) override {
+    forget();
+    indptr_.assign(rows.indptr.begin(), rows.indptr.end());
+    parents_.assign(rows.parents.begin(), rows.parents.end());
+    try {
+      for (int s = 0; s < num_sequences(); ++s)
+        if (const auto [first, count] = rows_of(s); count > 0) pool_.reserve(id(s), static_cast<std::int64_t>(count), rows.positions.subspan(first, count));
+    } catch (...) {
+      forget();
+      throw;
+    }
   }
   void write(int layer, const tensor_view<const float, 3>& keys, const tensor_view<const float, 3>& values,
              heddle::executor_ref executor) override {
-    pool_.write(sequence_, layer, keys, values, {.executor = executor});
+    for (int s = 0; s < num_sequences(); ++s) {
+      const auto [first, count] = rows_of(s);
+      const auto from = static_cast<std::int64_t>(first), rows = static_cast<std::int64_t>(count);
+      if (count > 0) pool_.write(id(s), layer, keys.slice(from, rows), values.slice(from, rows), {.executor = executor});
+    }
   }
-  void attend(int layer, const tensor_view<const float, 3>& queries, std::span<const std::int32_t> parents,
-              const tensor_view<float, 3>& out, heddle::executor_ref executor) override {
-    const auto keys = pool_[sequence_].layer(layer) | heddle::causal();
-    if (parents.empty()) attend(layer, queries, keys, out, executor);
-    else attend(layer, queries, keys | heddle::tree(parents), out, executor);
+  void attend(int layer, const tensor_view<const float, 3>& queries, const tensor_view<float, 3>& out,
+              heddle::executor_ref executor) override {
+    const auto keys = pool_[sequences_].layer(layer) | heddle::causal();
+    if (parents_.empty()) attend(queries, keys, out, executor);
+    else attend(queries, keys | heddle::tree(parents_), out, executor);
   }
-  void keep(std::span<const std::int32_t> rows) override { pool_.compact(sequence_, rows); }
-  void keep_all() override { pool_.commit(sequence_); }
-  void truncate(std::int64_t length) override { pool_.truncate(sequence_, length); }
+  void keep(int sequence, std::span<const std::int32_t> rows) override { pool_.compact(id(sequence), rows); }
+  void keep_all() override {
+    for (const auto sequence : sequences_) pool_.commit(sequence);
+  }
+  void forget() override {
+    for (const auto sequence : sequences_) pool_.rollback(sequence);
+  }
+  void truncate(std::int64_t length, int sequence) override { pool_.truncate(id(sequence), length); }
 
   cache_usage usage() const override {
     const auto usage = pool_.usage();
     return {usage.live_bytes, usage.resident_bytes};
   }
   bool equals(const kv_cache& other) const override {
+    bool all = num_sequences() == other.num_sequences();
+    for (int s = 0; all && s < num_sequences(); ++s) all = equals(s, other, s);
+    return all;
+  }
+  bool equals(int sequence, const kv_cache& other, int other_sequence) const override {
     const auto* const same_kind = dynamic_cast<const paged_cache*>(&other);
-    return same_kind != nullptr && pool_.same_rows(sequence_, same_kind->pool_, same_kind->sequence_);
+    return same_kind != nullptr && pool_.same_rows(id(sequence), same_kind->pool_, same_kind->id(other_sequence));
   }
 
  private:
+  struct row_range {
+    std::size_t first, count;
+  };
+  row_range rows_of(int sequence) const {
+    const auto s = static_cast<std::size_t>(sequence);
+    return {static_cast<std::size_t>(indptr_[s]), static_cast<std::size_t>(indptr_[s + 1] - indptr_[s])};
+  }
+  heddle::sequence_id id(int sequence) const { return sequences_.at(static_cast<std::size_t>(sequence)); }
+
   template <class Keys>
-  void attend(int layer, const tensor_view<const float, 3>& queries, const Keys& keys, const tensor_view<float, 3>& out,
-              heddle::executor_ref executor) {
-    if (layer == 0) workspace_.resize(heddle::attend_workspace_size(queries, keys, {.executor = executor}));  // all layers are alike
-    heddle::attend(queries, keys, out, tensor_view<float, 2>{}, {.executor = executor, .workspace = workspace_});
+  void attend(const tensor_view<const float, 3>& queries, const Keys& keys, const tensor_view<float, 3>& out, heddle::executor_ref executor) {
+    const std::size_t bytes = heddle::attend_workspace_size(queries, keys, {.q_indptr = indptr_, .executor = executor});
+    if (workspace_.size() < bytes) workspace_.resize(bytes);
+    heddle::attend(queries, keys, out, tensor_view<float, 2>{}, {.q_indptr = indptr_, .executor = executor, .workspace = workspace_});
   }
 
   static constexpr int page_size = 64;
   heddle::page_pool<Codec> pool_;
-  heddle::sequence_id sequence_;
+  std::vector<heddle::sequence_id> sequences_;
+  std::vector<std::int32_t> indptr_, parents_;
   heddle::aligned_vector<std::byte> workspace_;
 };
 

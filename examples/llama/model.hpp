@@ -48,17 +48,37 @@ class model {
         kv_cache& cache, heddle::executor_ref executor);
 
   // Takes in a prompt, without logits. Any division of it into calls leaves the same cache.
-  void prefill(std::span<const token> tokens);
+  void prefill(std::span<const token> tokens, int sequence = 0);
+  // The same with the final hidden state of every token: out [tokens, hidden size].
+  void prefill(std::span<const token> tokens, const tensor_view<float, 2>& hidden, int sequence = 0);
   // The same with the logits of every token; valid until the next call.
-  tensor_view<const float, 2> append(std::span<const token> tokens);
+  tensor_view<const float, 2> append(std::span<const token> tokens, int sequence = 0);
 
   // What a decode loop asks of its target: logits of every node of a tree, then which of them stay.
   tensor_view<const float, 2> score(const heddle::token_tree& tree);
-  void keep(std::span<const std::int32_t> path);
+  void keep(std::span<const std::int32_t> path) { keep(0, path); }
+  // For a batch: the tree of sequence s is trees[s] (without nodes: the sequence rests), their rows lie one after another.
+  tensor_view<const float, 2> score(std::span<const heddle::token_tree> trees);
+  void keep(int sequence, std::span<const std::int32_t> path);
+
+  // Drafts of the model's own lower half: logits that follow each node when the upper layers are left out. The cache is read, not changed.
+  tensor_view<const float, 2> score_with(std::size_t layers, const heddle::token_tree& tree, int sequence = 0);
+
+  // The final hidden states (behind the last norm, what the unembedding reads) of the rows of the last score() or append(); valid until
+  // the next call of either, or of prefill().
+  tensor_view<const float, 2> hidden() const { return final_; }
+  // The final hidden state of the last token in the cache of a sequence; empty where no call has computed it (a prefill without `hidden`).
+  std::span<const float> last_hidden(int sequence = 0) const { return last_hidden_.at(static_cast<std::size_t>(sequence)); }
+  // logits[row] <- W_out hidden[row]: the very product that score() does, bit for bit. [rows, hidden size] -> [rows, vocabulary size]
+  void unembed(const tensor_view<const float, 2>& hidden, const tensor_view<float, 2>& logits);
+  // out[row] <- embedding of a token: [tokens, hidden size]
+  void embed(std::span<const token> tokens, const tensor_view<float, 2>& out) const;
+  // Rows first .. first + out.extent(0) - 1 of the unembedding as floats: [rows, hidden size]
+  void unembedding_rows(std::int64_t first, const tensor_view<float, 2>& out) const;
 
   const model_config& config() const { return config_; }
   kv_cache& cache() { return *cache_; }
-  void use(kv_cache& cache) { cache_ = &cache; }
+  void use(kv_cache& cache);
 
  private:
   struct layer {
@@ -70,11 +90,14 @@ class model {
   enum class wanted { cache, hidden };
 
   // Rows behind the committed context: their keys and values are reserved and written, not committed. Their hidden states, if wanted.
-  tensor_view<float, 2> evaluate(const heddle::token_tree& rows, wanted result);
-  tensor_view<float, 2> embed(std::span<const token> tokens);
-  void attention(const layer& w, int index, const tensor_view<float, 2>& x, std::span<const std::int32_t> parents, wanted result);
+  tensor_view<float, 2> evaluate(std::span<const token> tokens, int sequence, wanted result);
+  tensor_view<float, 2> evaluate(std::span<const heddle::token_tree> trees, wanted result, std::size_t layers);
+  void attention(const layer& w, int index, const tensor_view<float, 2>& x, wanted result);
   void feed_forward(const layer& w, const tensor_view<float, 2>& x);
-  tensor_view<const float, 2> unembed(const tensor_view<float, 2>& x);
+  const projection& unembedding() const { return unembedding_.empty() ? embedding_ : unembedding_.front(); }
+  // Norms the hidden states into final_; their logits.
+  tensor_view<const float, 2> logits_of(const tensor_view<float, 2>& x);
+  void norm(const tensor_view<float, 2>& x, const heddle::aligned_vector<float>& weights, const tensor_view<float, 2>& out) const;
 
   // out <- W rms_norm(x)
   void normed_product(const tensor_view<float, 2>& x, const heddle::aligned_vector<float>& norm, const projection& w,
@@ -95,8 +118,11 @@ class model {
   heddle::aligned_vector<float> output_norm_;
   std::vector<projection> unembedding_;  // empty: the embedding serves
   std::vector<layer> layers_;
-  std::vector<std::int32_t> positions_, kept_;
-  row_buffer hidden_, normed_, projected_, mixed_, logits_;
+  std::vector<token> tokens_;  // of the rows of a step
+  std::vector<std::int32_t> indptr_, positions_, parents_, kept_;
+  row_buffer hidden_, normed_, projected_, mixed_, final_rows_, logits_;
+  tensor_view<const float, 2> final_;
+  std::vector<std::vector<float>> last_hidden_;
 };
 
 }  // namespace llama

@@ -38,7 +38,7 @@ projection::projection(std::initializer_list<const tensor_info*> tensors, weight
   for (const tensor_info* t : tensors) release(t->data);
 }
 
-void projection::apply(const tensor_view<float, 2>& x, inputs& scratch, const tensor_view<float, 2>& out,
+void projection::apply(const tensor_view<const float, 2>& x, inputs& scratch, const tensor_view<float, 2>& out,
                        heddle::executor_ref executor) const {
   const auto apply_parts = [&](const std::vector<part>& parts, linear::activations& prepared) {
     if (parts.empty()) return;

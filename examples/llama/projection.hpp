@@ -42,7 +42,7 @@ class projection {
   const linear::packed_view& front() const { return (quantised_.empty() ? plain_ : quantised_).front().weights; }
 
   // out[row] <- W x[row]
-  void apply(const tensor_view<float, 2>& x, inputs& scratch, const tensor_view<float, 2>& out, heddle::executor_ref executor) const;
+  void apply(const tensor_view<const float, 2>& x, inputs& scratch, const tensor_view<float, 2>& out, heddle::executor_ref executor) const;
 
  private:
   struct part {
