@@ -10,7 +10,8 @@ shift 2
 allowed() {
     case $1 in
         core) echo core ;;
-        position | linear | sampling | distillation | recurrent) echo "core $1" ;;
+        position | linear | sampling | recurrent) echo "core $1" ;;
+        distillation) echo "core sampling $1" ;;
         cache) echo "core position linear sampling distillation recurrent cache" ;;
         attention) echo "core position linear sampling distillation recurrent cache attention" ;;
         eviction | speculative | diffusion | search | monitor)

@@ -22,6 +22,9 @@ enum class purpose : std::uint32_t {
   draft = 3,      ///< drawn by a drafter
   transform = 4,  ///< random choices inside a chain of logit transforms (XTC)
   resample = 5,   ///< particle resampling
+  dropout = 6,    ///< leave a token, a span or the rest of a trace out of a training example
+  dropout_rate = 7,  ///< the rate of one sequence, where that is random itself
+  mixture = 8,    ///< which of several models decides a token
   user = 0x10000  ///< and above: free for callers
 };
 
