@@ -5,6 +5,7 @@
 #pragma once
 #include <heddle/core/error.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -39,6 +40,9 @@ void for_each_sequence(std::span<const std::int32_t> indptr, std::int64_t rows, 
 inline void check_unit_interval(const char* function, const char* option, double value) {
   require(value >= 0. && value <= 1., function, ": option '", option, "' is ", value, "; expected 0 to 1");
 }
+
+/// ceil(share * count) as meant: 0.07 of 100 is 7, although the product in double is more.
+inline std::int64_t share_of(double share, std::int64_t count) { return static_cast<std::int64_t>(std::ceil(share * static_cast<double>(count) * (1. - 0x1p-50))); }
 
 inline bool finite(double x) { return x - x == 0.; }
 
