@@ -1,0 +1,202 @@
+// One row of the vocabulary as formulas see it: named rows of logits, distributions over the columns, and sums of formulas.
+//
+// position v       where a formula is evaluated: a few columns at a time, of type V::number (real<float> or real<double>)
+// entry            what a distribution p is at v:  p(v).log = ln p_v,  p(v).p = p_v
+// softmax<T, i>    the distribution of named row i, softmax(z / temperature); z.logit(v) is the raw logit
+// normalised<F>    q_v = e^f(v) / Z of any formula f
+// any callable on v that returns an entry is a distribution too
+// weigh(p, x)      p x; 0 where p has no mass, whatever x is; +infinity where x is (even if p rounds to 0)
+// log_ratio(p, q)  ln p - ln q; 0 where neither has mass
+//
+// row_walker       one row of a call; each of its sums walks the vocabulary once, in chunks, while the row is in cache
+//     row.sum(f), row.log_sum_exp(f), row.maximum(f), row.minimum(f), row.normalise(f), row.kl(p, q), row.entropy(p), row.tv(p, q), row.chain(s, a),
+//     row.argmax(s), row.top_k(s, k), row.unite(a, b), row.at(column), row.index(), row.vocabulary(), row.reject(status)
+//
+// Sums: lanes in the type of the formula over at most 1024 columns, then in double, in a fixed order: the bits of a result depend on the chunk alone, and on it
+// only to the accuracy of a float. log softmax is fma(z - max, 1 / temperature, -log Z): adding a constant to all logits of a row changes no bit where the sum is exact.
+//
+//     template <class Row, class S, class T>
+//     auto operator()(Row& row, S s, T t) const {                            // reverse KL
+//       const double kl = row.sum([=](auto v) { return weigh(s(v), log_ratio(s(v), t(v))); });
+//       return outcome{kl, gradient{[=](auto v) { return weigh(s(v), log_ratio(s(v), t(v)) - kl); }}};
+//     }
+#pragma once
+#include <heddle/core/error.hpp>
+#include <heddle/distillation/detail/logit_rows.hpp>
+#include <heddle/distillation/detail/selection.hpp>
+#include <heddle/distillation/outcome.hpp>
+
+#include <cstdint>
+#include <span>
+
+namespace heddle::distillation::inline HEDDLE_ISA {
+
+/// `finite`: no logit of the row is -infinity, so that nothing has to be guarded.
+template <class R, int named_rows, bool finite_logits>
+struct position {
+  using number = R;
+  static constexpr int rows = named_rows;
+  static constexpr bool finite = finite_logits;
+  std::int64_t column;   ///< of the first lane
+  R logits[named_rows];
+};
+
+template <class R, bool finite = false>
+struct entry {
+  R log, p;
+};
+template <class R>
+entry(R, R) -> entry<R>;
+
+template <class R, bool finite>
+[[gnu::always_inline]] inline R weigh(entry<R, finite> p, std::type_identity_t<R> x) {
+  if constexpr (finite) return p.p * x;
+  else return select(p.log == -math::infinity, 0, select(x == math::infinity, x, p.p * x));
+}
+template <class R, bool a_finite, bool b_finite>
+[[gnu::always_inline]] inline R log_ratio(entry<R, a_finite> a, entry<R, b_finite> b) {
+  if constexpr (a_finite && b_finite) return a.log - b.log;
+  else return select(a.log == b.log, 0, a.log - b.log);
+}
+
+}  // namespace heddle::distillation::inline HEDDLE_ISA
+
+namespace heddle::distillation::detail::inline HEDDLE_ISA {
+/// e^x of x <= 0 (or barely above).
+[[gnu::always_inline]] inline real<float> exp_of_log(real<float> x) { return simd::exp(x.value); }
+[[gnu::always_inline]] inline real<double> exp_of_log(real<double> x) { return exp(x); }
+
+struct named_row {
+  row_source source;
+  const void* data = nullptr;   // of this row
+  double inverse_temperature = 1;
+};
+struct normaliser {
+  double max = 0, log_sum = 0;   // of z, and of e^((z - max) / temperature)
+};
+}  // namespace heddle::distillation::detail::inline HEDDLE_ISA
+
+namespace heddle::distillation::inline HEDDLE_ISA {
+
+template <class T, int i>
+class softmax {
+ public:
+  static constexpr int index = i;
+  softmax(const detail::named_row& row, const detail::normaliser& n) : row_(&row), max_(n.max), log_sum_(n.log_sum), inverse_temperature_(row.inverse_temperature) {}
+
+  template <class V>
+  [[gnu::always_inline]] inline auto operator()(const V& v) const {
+    using R = typename V::number;
+    static_assert(i < V::rows, "rows of separate vocabularies are not walked together: read columns with log_prob(column)");
+    const R log = fma(v.logits[i] - R(max_), R(inverse_temperature_), R(-log_sum_));
+    return entry<R, V::finite>{log, detail::exp_of_log(log)};
+  }
+  template <class V>
+  [[gnu::always_inline]] inline auto logit(const V& v) const {
+    return v.logits[i];
+  }
+
+  std::int64_t width() const { return row_->source.width; }
+  double temperature() const { return 1. / inverse_temperature_; }
+  double lse() const { return max_ * inverse_temperature_ + log_sum_; }
+  double logit_at(std::int64_t column) const { return detail::read_logit(row_->source, row_->data, column); }
+  double log_prob(std::int64_t column) const { return math::fma(logit_at(column) - max_, inverse_temperature_, -log_sum_); }
+
+ private:
+  const detail::named_row* row_;
+  double max_, log_sum_, inverse_temperature_;
+};
+
+/// q_v = e^(f(v) - log_sum)
+template <class F>
+struct normalised {
+  F log_weight;
+  double log_sum;
+  template <class V>
+  [[gnu::always_inline]] inline auto operator()(const V& v) const {
+    using R = typename V::number;
+    const R log = log_weight(v) - R(log_sum);
+    return entry<R>{log, detail::exp_of_log(log)};
+  }
+};
+
+}  // namespace heddle::distillation::inline HEDDLE_ISA
+
+namespace heddle::distillation::detail::inline HEDDLE_ISA {
+
+inline constexpr std::int64_t longest_chunk = 1024;
+inline constexpr int recorded_sums = 16;   // scalars of a row that are kept for a later gradient, beside those of the named rows
+
+/// Scalars of a row, kept when it is first evaluated and read back in the same order when its gradient is asked for later.
+struct scalar_record {
+  double* values = nullptr;
+  int capacity = 0, used = 0;
+  bool reading = false;
+  void begin(double* memory, int size, bool read) {
+    values = memory, capacity = memory ? size : 0, reading = read && memory;
+    used = 0;
+  }
+  template <class Compute>
+  void keep(double* numbers, int n, Compute compute) {
+    const bool fits = used + n <= capacity;
+    if (fits && reading)
+      for (int i = 0; i < n; ++i) numbers[i] = values[used + i];
+    else compute();
+    if (fits && !reading)
+      for (int i = 0; i < n; ++i) values[used + i] = numbers[i];
+    used += n;
+  }
+};
+
+template <class T>
+struct row_scratch {
+  T* staged[8];      // a chunk of each named row
+  T* values;         // of a formula
+  T* sparse[8];      // gradients at single columns
+  T* results[8];     // a chunk of each gradient
+  std::int32_t* columns;   // selections
+  T* keys;
+  std::int64_t column_capacity;
+};
+
+template <class R>
+inline constexpr int num_terms = 1;
+template <class R, int n>
+inline constexpr int num_terms<terms<R, n>> = n;
+
+template <class T>
+[[gnu::always_inline]] inline double lane_sum(real<T> x) {
+  if constexpr (std::is_same_v<T, double>) return x.value;
+  else {
+    float lane[simd::lanes];
+    simd::store(lane, x.value);
+    double pair[8];
+    for (int i = 0; i < 8; ++i) pair[i] = static_cast<double>(lane[i]) + static_cast<double>(lane[i + 8]);
+    return ((pair[0] + pair[4]) + (pair[2] + pair[6])) + ((pair[1] + pair[5]) + (pair[3] + pair[7]));
+  }
+}
+template <class T>
+[[gnu::always_inline]] inline double lane_max(real<T> x) {
+  if constexpr (std::is_same_v<T, double>) return x.value;
+  else return static_cast<double>(simd::reduce_max(x.value));
+}
+template <class T>
+[[gnu::always_inline]] inline real<T> load(const T* p) {
+  if constexpr (std::is_same_v<T, double>) return *p;
+  else return simd::load(p);
+}
+template <class T>
+[[gnu::always_inline]] inline void store(T* p, real<T> x) {
+  if constexpr (std::is_same_v<T, double>) *p = x.value;
+  else simd::store(p, x.value);
+}
+/// x in the first n lanes, `rest` in the others.
+template <class T>
+[[gnu::always_inline]] inline real<T> first_lanes(real<T> x, std::int64_t n, real<T> rest) {
+  if constexpr (std::is_same_v<T, double>) return x;
+  else return n >= simd::lanes ? x.value : simd::select(simd::mask_of((1u << n) - 1u), x.value, rest.value);
+}
+
+}  // namespace heddle::distillation::detail::inline HEDDLE_ISA
+
+#include <heddle/distillation/detail/row_walker.hpp>
