@@ -53,10 +53,14 @@ class prompt_lookup {
   draft_tree<draft_law::deterministic> propose(std::span<const std::int32_t> context, std::int32_t budget) {
     require(!context.empty(), "prompt_lookup::propose: argument 'context' is empty; expected at least the last committed token");
     require(budget >= 0, "prompt_lookup::propose: argument 'budget' is ", budget, "; expected 0 or more");
+    match_ = 0;
     const std::size_t from = continuation(context);
     const std::size_t left = context.size() - from, count = left < static_cast<std::size_t>(budget) ? left : static_cast<std::size_t>(budget);
     return chain_.assign(context.back(), context.subspan(from, count));
   }
+
+  /// How many tokens the latest drafts rest on (0: there were none).
+  std::int32_t match_length() const { return match_; }
 
  private:
   /// Where the tokens that followed the best occurrence begin; context.size() if there is none.
@@ -75,10 +79,13 @@ class prompt_lookup {
       if (i + 1 <= longest) border_[i + 1] = matched;  // below `longest` the text is the pattern itself
       if (matched > best || (matched == best && options_.occurrence == occurrence::earliest)) best = matched, found = n - 1 - i + matched;
     }
-    return best >= static_cast<std::size_t>(options_.min_match) ? found : n;
+    if (best < static_cast<std::size_t>(options_.min_match)) return n;
+    match_ = static_cast<std::int32_t>(best);
+    return found;
   }
 
   prompt_lookup_options options_;
+  std::int32_t match_ = 0;
   draft_chain chain_;
   aligned_vector<std::size_t> border_;
 };

@@ -2,7 +2,7 @@
 //
 //   state     a set of substrings that end at the same positions; length: of the longest, min_end: the first of those positions;
 //             link: the state of the longest suffix that also ends elsewhere
-//   append    one token; at most 2 n - 1 states and 3 n - 4 edges for n >= 3 tokens, amortised O(1) (edges: detail/transitions.hpp)
+//   append    one token; at most 2 n - 1 states and 3 n - 4 edges for n >= 3 tokens, amortised O(1) (edges: detail/edge_table.hpp)
 //
 // longest_repeat   the longest suffix of the text that occurs earlier (an overlap is allowed), with the place that follows its first occurrence
 // advance          carries a match through a finished text, the corpus: the longest suffix of the tokens fed so far that occurs in it. A token without an
@@ -11,7 +11,7 @@
 // continuation     the tokens that followed a match, to the end of its document at most
 //
 // max_tokens bounds memory (0: no bound): a full text forgets its older half and the automaton is built anew, which costs one more append per token on
-// average and invalidates cursors. Memory: at most 72 bytes per token for states and text, and what the edges take (about 16 more in natural text).
+// average and invalidates cursors. Memory: at most 68 bytes per token for states and text, and what the edges take.
 // Tokens are ids of any size, 0 or more. Blumer et al. 1985; for decoding: Hu et al. 2024 (SAM Decoding).
 //
 //     heddle::suffix_automaton text;
@@ -20,8 +20,10 @@
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/error.hpp>
-#include <heddle/speculative/draft/detail/transitions.hpp>
+#include <heddle/speculative/draft/detail/large_vector.hpp>
+#include <heddle/speculative/draft/detail/edge_table.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -57,14 +59,18 @@ class suffix_automaton {
     last_ = add({});
   }
 
-  void append(std::int32_t token) {
-    require(token >= 0, "suffix_automaton::append: argument 'token' is ", token, "; expected 0 or more");
-    make_room();
-    text_.push_back(token);
-    last_ = extend(last_, token);
-  }
+  void append(std::int32_t token) { append(std::span<const std::int32_t>{&token, 1}); }
   void append(std::span<const std::int32_t> tokens) {
-    for (const std::int32_t token : tokens) append(token);
+    for (const std::int32_t token : tokens) require(token >= 0, "suffix_automaton::append: argument 'token' is ", token, "; expected 0 or more");
+    expect(tokens.size());
+    for (auto& depth : ahead_)
+      for (std::int32_t& s : depth) s = -1;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      make_room();
+      text_.push_back(tokens[i]);
+      fetch_ahead(tokens, i);
+      last_ = extend(last_, tokens[i]);
+    }
   }
   void end_document() {
     if (text_.empty() || text_.back() == boundary) return;
@@ -86,11 +92,11 @@ class suffix_automaton {
   }
 
   suffix_cursor advance(suffix_cursor cursor, std::int32_t token) const {
-    std::int32_t next = edges_.find(states_[at(cursor.state)].edges, token);
+    std::int32_t next = find(cursor.state, token);
     while (next < 0 && cursor.state != root) {
       cursor.state = states_[at(cursor.state)].link;
+      next = find(cursor.state, token);
       cursor.length = states_[at(cursor.state)].length;
-      next = edges_.find(states_[at(cursor.state)].edges, token);
     }
     return next < 0 ? suffix_cursor{} : suffix_cursor{next, cursor.length + 1};
   }
@@ -112,7 +118,7 @@ class suffix_automaton {
     std::int32_t length = 0;
     std::int32_t link = -1;
     std::int32_t min_end = -1;
-    detail::transitions edges{};
+    detail::own_edges edges{};
   };
 
   suffix_match match_of(std::int32_t s) const { return match_of({s, states_[at(s)].length}); }
@@ -121,17 +127,21 @@ class suffix_automaton {
     return static_cast<std::int32_t>(states_.size()) - 1;
   }
 
+  [[gnu::always_inline]] inline std::int32_t find(std::int32_t s, std::int32_t token) const {
+    edges_.prefetch(s, token);
+    return edges_.find(s, states_[at(s)].edges, token);
+  }
+
   /// The state of from's longest string and `token`, which now ends the text.
   std::int32_t extend(std::int32_t from, std::int32_t token) {
-    if (const std::int32_t known = edges_.find(states_[at(from)].edges, token); known >= 0)   // an earlier document begins alike
+    if (const std::int32_t known = find(from, token); known >= 0)   // an earlier document begins alike
       return states_[at(known)].length == states_[at(from)].length + 1 ? known : split(from, token, known);
     const std::int32_t whole = add({.length = states_[at(from)].length + 1, .link = root, .min_end = static_cast<std::int32_t>(text_.size()) - 1});
     std::int32_t p = from, next = -1;
     for (; p >= 0; p = states_[at(p)].link) {
-      state& shorter = states_[at(p)];
-      next = edges_.find(shorter.edges, token);
+      next = find(p, token);
       if (next >= 0) break;
-      edges_.insert(shorter.edges, token, whole);
+      edges_.insert(p, states_[at(p)].edges, token, whole);
     }
     if (p >= 0) {
       const std::int32_t link = states_[at(next)].length == states_[at(p)].length + 1 ? next : split(p, token, next);
@@ -142,15 +152,33 @@ class suffix_automaton {
 
   /// The strings of q that are no longer than p's and `token` become a state of their own.
   std::int32_t split(std::int32_t p, std::int32_t token, std::int32_t q) {
-    state shorter = states_[at(q)];
-    shorter.length = states_[at(p)].length + 1;
-    shorter.edges = edges_.copy(shorter.edges);
-    const std::int32_t clone = add(shorter);
+    const std::int32_t clone = add(state{states_[at(q)]});
+    states_[at(clone)].length = states_[at(p)].length + 1;
+    edges_.copy(q, clone, states_[at(clone)].edges);
     states_[at(q)].link = clone;
-    for (; p >= 0 && edges_.find(states_[at(p)].edges, token) == q; p = states_[at(p)].link) edges_.replace(states_[at(p)].edges, token, clone);
+    for (; p >= 0 && find(p, token) == q; p = states_[at(p)].link) edges_.replace(p, states_[at(p)].edges, token, clone);
     return clone;
   }
 
+  /// New text mostly repeats short strings: the states of the next strings of one to three tokens, and their edges, are on their way to the cache
+  /// when append() comes to them. Four steps of a walk from the root, for four places ahead.
+  void fetch_ahead(std::span<const std::int32_t> tokens, std::size_t i) {
+    const auto step = [&](std::size_t start, std::size_t length, std::int32_t from) {
+      const std::size_t next = start + length;
+      const std::int32_t s = from < 0 || next > tokens.size() ? -1 : length ? edges_.find(from, states_[at(from)].edges, tokens[next - 1]) : root;
+      if (s >= 0 && next < tokens.size()) __builtin_prefetch(&states_[at(s)]), edges_.prefetch(s, tokens[next]);
+      return s;
+    };
+    ahead_[0][(i + 7) % 8] = step(i + 7, 0, root);
+    ahead_[1][(i + 5) % 8] = step(i + 5, 1, ahead_[0][(i + 5) % 8]);
+    ahead_[2][(i + 3) % 8] = step(i + 3, 2, ahead_[1][(i + 3) % 8]);
+    step(i + 1, 3, ahead_[2][(i + 1) % 8]);
+  }
+  void expect(std::size_t more) {
+    if (options_.max_tokens > 0 || text_.size() + more <= text_.capacity()) return;
+    const std::size_t length = std::max(text_.size() + more, 2 * text_.capacity());
+    text_.reserve(length), states_.reserve(length + length / 2);
+  }
   void make_room() {
     require(text_.size() < std::size_t{1} << 29, "suffix_automaton: the text has ", text_.size(), " tokens, which is the most it can have; bound it with 'max_tokens'");
     if (options_.max_tokens == 0 || size() < options_.max_tokens) return;
@@ -164,10 +192,11 @@ class suffix_automaton {
   }
 
   suffix_automaton_options options_;
-  aligned_vector<std::int32_t> text_;
-  aligned_vector<state> states_;
-  detail::transition_pool edges_;
+  detail::large_vector<std::int32_t> text_;
+  detail::large_vector<state> states_;
+  detail::edge_table edges_;
   std::int32_t last_ = root;
+  std::int32_t ahead_[3][8];   // states of strings that will come: of 0 to 2 tokens, by the place where they start
 };
 
 }  // namespace HEDDLE_ISA

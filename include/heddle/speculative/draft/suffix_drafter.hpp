@@ -57,10 +57,9 @@ class suffix_drafter {
  private:
   void follow(std::span<const std::int32_t> context) {
     if (!continues(context)) text_.clear(), cursor_ = {}, seen_ = 0;
-    for (const std::int32_t token : context.subspan(seen_)) {
-      text_.append(token);
-      if (options_.corpus) cursor_ = options_.corpus->advance(cursor_, token);
-    }
+    text_.append(context.subspan(seen_));
+    if (options_.corpus)
+      for (const std::int32_t token : context.subspan(seen_)) cursor_ = options_.corpus->advance(cursor_, token);
     seen_ = context.size();
   }
   bool continues(std::span<const std::int32_t> context) const {
