@@ -25,6 +25,7 @@ enum class purpose : std::uint32_t {
   dropout = 6,    ///< leave a token, a span or the rest of a trace out of a training example
   dropout_rate = 7,  ///< the rate of one sequence, where that is random itself
   mixture = 8,    ///< which of several models decides a token
+  projection = 9, ///< a random subspace
   user = 0x10000  ///< and above: free for callers
 };
 

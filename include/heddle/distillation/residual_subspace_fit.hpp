@@ -15,7 +15,7 @@
 // double. Errors: r = 0, r > d, shapes, no residual, fewer than two folds or more than residuals, entries that are negative, NaN or infinite.
 // n < r: few_residuals is set. All in double; deterministic for given flags. Cost: fit O(V d^2 + n V d + n d^2 + d^3) on one thread.
 //
-// This header needs Eigen: two eigendecompositions and two QR decompositions, done once before training and no business of a decoding library, which
+// This header needs Eigen: eigendecompositions and QR decompositions, done once before training and no business of a decoding library, which
 // a well-tested library does better than we would. Nothing else of heddle includes it. Eigen's code is not kept apart by instruction set: units that
 // include this header share one set of -m flags.
 // Source: SCOPE-OPSD.
@@ -49,38 +49,38 @@ struct capture_shares {
 
 inline namespace HEDDLE_ISA {
 
-using row_major_matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
 struct residual_subspace {
-  row_major_matrix factor;      ///< [r, d]
+  Eigen::MatrixXd transposed;   ///< B^T, [d, r]
   bool few_residuals = false;   ///< fewer residuals than rows: at most as many directions are meaningful
-  tensor_view<const double, 2> view() const { return {factor.data(), extents{static_cast<std::int64_t>(factor.rows()), static_cast<std::int64_t>(factor.cols())}}; }
+  /// B, [r, d], rows contiguous.
+  tensor_view<const double, 2> view() const { return {transposed.data(), extents{static_cast<std::int64_t>(transposed.cols()), static_cast<std::int64_t>(transposed.rows())}}; }
 };
 
 }  // namespace HEDDLE_ISA
 
 namespace detail::inline HEDDLE_ISA {
 
-/// Rows `chosen` of a tensor in double; throws where an entry is not finite.
+/// Rows `chosen` of a tensor in double, as columns; throws where an entry is not finite.
 template <matrix T>
-row_major_matrix finite_rows(const char* argument, const T& tensor, const std::vector<std::int64_t>& chosen) {
+Eigen::MatrixXd finite_columns(const char* argument, const T& tensor, const std::vector<std::int64_t>& chosen) {
   const auto view = view_of(tensor);
-  row_major_matrix out(static_cast<Eigen::Index>(chosen.size()), view.extent(1));
+  Eigen::MatrixXd out(view.extent(1), static_cast<Eigen::Index>(chosen.size()));
   for (std::size_t i = 0; i < chosen.size(); ++i)
     for (std::int64_t c = 0; c < view.extent(1); ++c) {
       const auto x = static_cast<double>(view(chosen[i], c));
       require(x - x == 0, "residual_subspace: argument '", argument, "': entry (", chosen[i], ", ", c, ") is ", x, "; expected a finite number");
-      out(static_cast<Eigen::Index>(i), c) = x;
+      out(c, static_cast<Eigen::Index>(i)) = x;
     }
   return out;
 }
 
-inline row_major_matrix residual_covariance(row_major_matrix residuals, bool centre) {
+/// mean_i r_i r_i^T of the columns.
+inline Eigen::MatrixXd covariance_of(Eigen::MatrixXd columns, bool centre) {
   if (centre) {
-    const Eigen::RowVectorXd mean = residuals.colwise().mean();
-    residuals.rowwise() -= mean;
+    const Eigen::VectorXd mean = columns.rowwise().mean();
+    columns.colwise() -= mean;
   }
-  return residuals.transpose() * residuals / static_cast<double>(residuals.rows());
+  return columns * columns.transpose() / static_cast<double>(columns.cols());
 }
 
 /// One row of probabilities, walked once with ascending columns: normalised, and zero outside its k largest entries (lower columns first among equals).
@@ -114,56 +114,72 @@ class truncated_row {
   std::int64_t ties_ = 0;
 };
 
-/// mean_i W^T (diag p_i - p_i p_i^T) W = W^T diag(mean p) W - mean_i (W^T p_i)(W^T p_i)^T, in blocks of W's rows.
+/// mean_i W^T (diag p_i - p_i p_i^T) W = W^T diag(mean p) W - mean_i (W^T p_i)(W^T p_i)^T, added up over blocks of W's rows.
+class fisher_sum {
+ public:
+  fisher_sum(Eigen::Index width, Eigen::Index laws) : second_(Eigen::MatrixXd::Zero(width, width)), means_(Eigen::MatrixXd::Zero(width, laws)) {}
+  void add(const Eigen::MatrixXd& head /*[width, block]*/, const Eigen::MatrixXd& laws /*[block, laws]*/) {
+    const Eigen::MatrixXd weighted = head * laws.rowwise().mean().asDiagonal();
+    second_.noalias() += weighted * head.transpose();
+    means_.noalias() += head * laws;
+  }
+  Eigen::MatrixXd value() const { return second_ - means_ * means_.transpose() / static_cast<double>(means_.cols()); }
+
+ private:
+  Eigen::MatrixXd second_, means_;
+};
+
 template <matrix Head, matrix Probabilities>
-row_major_matrix head_fisher(const Head& head, const Probabilities& probabilities, const std::vector<std::int64_t>& chosen, std::int64_t top_k) {
+Eigen::MatrixXd head_fisher(const Head& head, const Probabilities& probabilities, const std::vector<std::int64_t>& chosen, std::int64_t top_k) {
   const auto w = view_of(head);
   const auto p = view_of(probabilities);
-  const std::int64_t vocabulary = w.extent(0), width = w.extent(1);
+  std::vector<truncated_row<decltype(p[0])>> rows;
+  for (const std::int64_t i : chosen) rows.emplace_back(p[i], i, top_k);
   const auto n = static_cast<Eigen::Index>(chosen.size());
-  std::vector<truncated_row<decltype(p[0])>> laws;
-  for (const std::int64_t i : chosen) laws.emplace_back(p[i], i, top_k);
-  row_major_matrix fisher = row_major_matrix::Zero(width, width), means = row_major_matrix::Zero(n, width);
+  fisher_sum sum(w.extent(1), n);
   constexpr std::int64_t block = 512;
-  for (std::int64_t first = 0; first < vocabulary; first += block) {
-    std::vector<std::int64_t> columns;
-    for (std::int64_t v = first; v < vocabulary && v < first + block; ++v) columns.push_back(v);
-    const row_major_matrix part = finite_rows("head", head, columns);
-    row_major_matrix law(n, part.rows());
+  for (std::int64_t first = 0; first < w.extent(0); first += block) {
+    std::vector<std::int64_t> tokens;
+    for (std::int64_t v = first; v < w.extent(0) && v < first + block; ++v) tokens.push_back(v);
+    Eigen::MatrixXd laws(static_cast<Eigen::Index>(tokens.size()), n);
     for (Eigen::Index i = 0; i < n; ++i)
-      for (Eigen::Index v = 0; v < part.rows(); ++v) law(i, v) = laws[static_cast<std::size_t>(i)].next(first + v);
-    const Eigen::VectorXd mean = law.colwise().mean();
-    fisher.noalias() += part.transpose() * mean.asDiagonal() * part;
-    means.noalias() += law * part;
+      for (Eigen::Index v = 0; v < laws.rows(); ++v) laws(v, i) = rows[static_cast<std::size_t>(i)].next(first + v);
+    sum.add(finite_columns("head", head, tokens), laws);
   }
-  fisher.noalias() -= means.transpose() * means / static_cast<double>(n);
-  return fisher;
+  return sum.value();
 }
 
-inline void shrink(row_major_matrix& m, double shrinkage) { m.diagonal().array() += shrinkage * m.trace() / static_cast<double>(m.rows()); }
+inline void shrink(Eigen::MatrixXd& m, double shrinkage) { m.diagonal().array() += shrinkage * m.trace() / static_cast<double>(m.rows()); }
 
-/// U_r^T F^1/2 for the covariance and Fisher information as they are.
-inline row_major_matrix conditioned_factor(const row_major_matrix& covariance, const row_major_matrix& fisher, std::int64_t rank) {
+/// F^1/2 U_r for the covariance and Fisher information as they are.
+inline Eigen::MatrixXd conditioned_factor(const Eigen::MatrixXd& covariance, const Eigen::MatrixXd& fisher, std::int64_t rank) {
   const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> metric(fisher);
-  const Eigen::MatrixXd root = metric.eigenvectors() * metric.eigenvalues().cwiseMax(0.).cwiseSqrt().asDiagonal() * metric.eigenvectors().transpose();
-  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(root * covariance * root);
+  const Eigen::MatrixXd scaled = metric.eigenvectors() * metric.eigenvalues().cwiseMax(0.).cwiseSqrt().asDiagonal(), root = scaled * metric.eigenvectors().transpose();
+  const Eigen::MatrixXd half = root * covariance, conditioned = half * root;
+  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(conditioned);
   const Eigen::Index width = covariance.rows();
   const double negligible = static_cast<double>(width) * 0x1p-52 * std::max(0., solver.eigenvalues()(width - 1));
-  row_major_matrix factor = row_major_matrix::Zero(rank, width);
+  Eigen::MatrixXd factor = root * solver.eigenvectors().rightCols(rank).rowwise().reverse();
   for (Eigen::Index j = 0; j < rank; ++j) {
-    if (!(solver.eigenvalues()(width - 1 - j) > negligible)) break;
-    factor.row(j) = solver.eigenvectors().col(width - 1 - j).transpose() * root;
-    Eigen::Index largest;
-    factor.row(j).cwiseAbs().maxCoeff(&largest);
-    if (factor(j, largest) < 0) factor.row(j) = -factor.row(j);
+    double largest = 0;
+    for (Eigen::Index c = 0; c < width; ++c)
+      if (std::abs(factor(c, j)) > std::abs(largest)) largest = factor(c, j);
+    factor.col(j) *= solver.eigenvalues()(width - 1 - j) > negligible ? (largest < 0 ? -1 : 1) : 0;
   }
   return factor;
 }
 
+/// Orthonormal columns that span those of a matrix whose columns are independent.
+inline Eigen::MatrixXd orthonormal(const Eigen::HouseholderQR<Eigen::MatrixXd>& qr) {
+  Eigen::MatrixXd q = Eigen::MatrixXd::Identity(qr.rows(), qr.cols());
+  q.applyOnTheLeft(qr.householderQ());
+  return q;
+}
+
 template <matrix Residuals, matrix Head, matrix Probabilities>
 residual_subspace fit_rows(const Residuals& residuals, const Head& head, const Probabilities& probabilities, const std::vector<std::int64_t>& chosen, const residual_subspace_fit_options& options) {
-  row_major_matrix covariance = residual_covariance(finite_rows("residuals", residuals, chosen), options.centre);
-  row_major_matrix fisher = head_fisher(head, probabilities, chosen, options.top_k);
+  Eigen::MatrixXd covariance = covariance_of(finite_columns("residuals", residuals, chosen), options.centre);
+  Eigen::MatrixXd fisher = head_fisher(head, probabilities, chosen, options.top_k);
   shrink(covariance, options.shrinkage), shrink(fisher, options.shrinkage);
   return {conditioned_factor(covariance, fisher, options.rank), static_cast<std::int64_t>(chosen.size()) < options.rank};
 }
@@ -197,10 +213,24 @@ inline Eigen::MatrixXd haar_columns(Eigen::Index width, Eigen::Index count, std:
       gaussian(k, c) = __builtin_sqrt(-2 * math::log(uniform(key))) * math::sincos(6.283185307179586 * uniform(other)).cosine;
     }
   const Eigen::HouseholderQR<Eigen::MatrixXd> qr(gaussian);
-  Eigen::MatrixXd q = qr.householderQ() * Eigen::MatrixXd::Identity(width, count);
+  Eigen::MatrixXd q = orthonormal(qr);
   for (Eigen::Index c = 0; c < count; ++c)
     if (qr.matrixQR()(c, c) < 0) q.col(c) = -q.col(c);
   return q;
+}
+
+/// Share of the squared norm of columns that lies in the span of a factor's nonzero columns (which are independent).
+inline double captured_share(const Eigen::MatrixXd& factor, const Eigen::MatrixXd& columns) {
+  const double total = columns.squaredNorm();
+  require(total > 0, "captured_share: argument 'residuals' is all zero");
+  Eigen::MatrixXd independent(factor.rows(), factor.cols());
+  Eigen::Index count = 0;
+  for (Eigen::Index j = 0; j < factor.cols(); ++j)
+    if (factor.col(j).squaredNorm() > 0) independent.col(count++) = factor.col(j);
+  if (count == 0) return 0;
+  independent.conservativeResize(Eigen::NoChange, count);
+  const Eigen::MatrixXd projected = orthonormal(Eigen::HouseholderQR<Eigen::MatrixXd>(independent)).transpose() * columns;
+  return projected.squaredNorm() / total;
 }
 
 }  // namespace detail::inline HEDDLE_ISA
@@ -214,22 +244,19 @@ residual_subspace fit_residual_subspace(const Residuals& residuals, const Head& 
 }
 
 inline residual_subspace random_control(const residual_subspace& structured, std::uint64_t seed) {
-  const Eigen::Index rank = structured.factor.rows(), width = structured.factor.cols();
-  const Eigen::HouseholderQR<Eigen::MatrixXd> qr(structured.factor.transpose());
-  const Eigen::MatrixXd r = qr.matrixQR().topRows(rank).template triangularView<Eigen::Upper>();
-  return {r.transpose() * detail::haar_columns(width, rank, seed).transpose(), structured.few_residuals};
+  const Eigen::Index rank = structured.transposed.cols(), width = structured.transposed.rows();
+  const Eigen::HouseholderQR<Eigen::MatrixXd> qr(structured.transposed);
+  Eigen::MatrixXd r = Eigen::MatrixXd::Zero(rank, rank);
+  for (Eigen::Index c = 0; c < rank; ++c)
+    for (Eigen::Index k = 0; k <= c; ++k) r(k, c) = qr.matrixQR()(k, c);
+  return {detail::haar_columns(width, rank, seed) * r, structured.few_residuals};
 }
 
 template <matrix Residuals>
 double captured_share(const residual_subspace& subspace, const Residuals& residuals) {
   const auto view = view_of(residuals);
-  require_shape("captured_share", "residuals", view, extents{std::int64_t{-1}, static_cast<std::int64_t>(subspace.factor.cols())});
-  const row_major_matrix rows = detail::finite_rows("residuals", residuals, detail::all_rows(view.extent(0)));
-  const double total = rows.squaredNorm();
-  require(total > 0, "captured_share: argument 'residuals' is all zero");
-  const Eigen::ColPivHouseholderQR<Eigen::MatrixXd> qr(subspace.factor.transpose());
-  const Eigen::MatrixXd basis = qr.householderQ() * Eigen::MatrixXd::Identity(subspace.factor.cols(), qr.rank());
-  return (rows * basis).squaredNorm() / total;
+  require_shape("captured_share", "residuals", view, extents{std::int64_t{-1}, static_cast<std::int64_t>(subspace.transposed.rows())});
+  return detail::captured_share(subspace.transposed, detail::finite_columns("residuals", residuals, detail::all_rows(view.extent(0))));
 }
 
 template <matrix Residuals, matrix Head, matrix Probabilities>
@@ -242,12 +269,11 @@ capture_shares cross_fitted_capture(const Residuals& residuals, const Head& head
     std::vector<std::int64_t> fitted, held_out;
     for (std::int64_t i = 0; i < n; ++i) (i % folds == fold ? held_out : fitted).push_back(i);
     const residual_subspace factor = detail::fit_rows(residuals, head, probabilities, fitted, options);
-    const row_major_matrix rows = detail::finite_rows("residuals", residuals, held_out);
-    const double energy = rows.squaredNorm();
+    const Eigen::MatrixXd columns = detail::finite_columns("residuals", residuals, held_out);
+    const double energy = columns.squaredNorm();
     if (energy == 0) continue;
-    const tensor_view<const double, 2> view{rows.data(), extents{static_cast<std::int64_t>(rows.rows()), static_cast<std::int64_t>(rows.cols())}};
-    structured += energy * captured_share(factor, view);
-    random += energy * captured_share(random_control(factor, seed + static_cast<std::uint64_t>(fold)), view);
+    structured += energy * detail::captured_share(factor.transposed, columns);
+    random += energy * detail::captured_share(random_control(factor, seed + static_cast<std::uint64_t>(fold)).transposed, columns);
     total += energy;
   }
   require(total > 0, "cross_fitted_capture: argument 'residuals' is all zero");
