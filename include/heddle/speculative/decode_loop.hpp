@@ -6,7 +6,8 @@
 //                hold yet); valid until the next call. m.keep(path): the rows of the root and of the nodes in `path` are now part of the context, all
 //                others are forgotten. Path: node indices, ascending depth, root not listed.
 // drafter        d.propose(context, budget) -> draft_tree<law>, at most `budget` drafts, node 0 = context.back(); valid until the next call.
-//                Optional d.keep(path), called with the model's.
+//                Optional d.keep(path), called after the model's. Optional d.outlook(context, budget) -> std::span<const double>: the probabilities that the
+//                nodes of its next proposal are accepted, as it expects (draft/best_of.hpp).
 //
 // Before the first step the model's caches hold all tokens of the prompt but the last. After every step they hold all tokens of tokens() but the newest,
 // whatever was drafted, accepted or cut off. Emission ends after the first end token, which is emitted, or with max_new_tokens; cutting off never
@@ -14,12 +15,18 @@
 // Bad logits (NaN, +infinity, no support) throw before keep(); the step can be repeated or given up. Pairs of draft law and rule that are not
 // lossless do not compile, unless the last argument is allow_lossy.
 //
-//     heddle::decode_loop loop{model, drafter, heddle::verify::match{.seed = 7}, policy, {.prompt = prompt, .max_new_tokens = 100, .draft_length = 8}};
+// Draft length: options.draft_length each round; or, after pace_by(pacer), what pays at the moment, at most draft_length and never beyond
+// max_new_tokens (draft_pacer.hpp). Without an outlook of the drafter, acceptance is counted by rank.
+//
+//     heddle::draft_pacer pacer;
+//     heddle::decode_loop loop{model, drafter, heddle::verify::match{.seed = 7}, policy, {.prompt = prompt, .max_new_tokens = 100, .draft_length = 32}};
+//     loop.pace_by(pacer);
 //     while (!loop.done())
 //       for (std::int32_t token : loop.step()) print(token);
 #pragma once
-#include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/tensor.hpp>
+#include <heddle/speculative/detail/decode_request.hpp>
+#include <heddle/speculative/draft_pacer.hpp>
 #include <heddle/speculative/draft_tree.hpp>
 #include <heddle/speculative/lossless.hpp>
 #include <heddle/speculative/verdict.hpp>
@@ -39,33 +46,6 @@ concept target_model = requires(M& model, const token_tree& tree, std::span<cons
   model.keep(path);
 };
 
-namespace detail {
-template <class T>
-inline constexpr bool is_draft_tree = false;
-template <draft_law Law>
-inline constexpr bool is_draft_tree<draft_tree<Law>> = true;
-}  // namespace detail
-
-template <class D>
-concept drafter = requires(D& d, std::span<const std::int32_t> context, std::int32_t budget) { requires detail::is_draft_tree<decltype(d.propose(context, budget))>; };
-
-struct decode_options {
-  std::span<const std::int32_t> prompt{};       ///< at least one token; copied
-  std::int64_t max_new_tokens = 0;              ///< 0: no limit
-  std::int32_t draft_length = 8;                ///< drafts per round at most; 0: plain decoding
-  std::span<const std::int32_t> end_tokens{};   ///< copied
-};
-
-struct decode_stats {
-  std::int64_t rounds = 0;
-  std::int64_t drafted = 0;
-  std::int64_t accepted = 0;  ///< drafts accepted by the rule, those cut off by an end token or max_new_tokens included
-  std::int64_t emitted = 0;
-  std::int64_t residual_fallback = 0;
-  /// Emitted tokens per target pass.
-  [[gnu::always_inline]] constexpr double mean_accepted_tokens() const { return rounds ? static_cast<double>(emitted) / static_cast<double>(rounds) : 0.; }
-};
-
 struct allow_lossy_tag {};
 inline constexpr allow_lossy_tag allow_lossy{};
 
@@ -73,86 +53,57 @@ inline namespace HEDDLE_ISA {
 
 template <target_model Model, drafter Drafter, class Rule, class Chain, class Tag = no_extension>
 class decode_loop {
-  static constexpr draft_law law = decltype(std::declval<Drafter&>().propose({}, 0))::law;
-  static_assert(lossless<law, Rule> || std::is_same_v<Tag, allow_lossy_tag>, "this rule does not keep the target's law with this drafter's draft law; pass allow_lossy if that is wanted");
+  static_assert(lossless<detail::law_of_drafter<Drafter>, Rule> || std::is_same_v<Tag, allow_lossy_tag>, "this rule does not keep the target's law with this drafter's draft law; pass allow_lossy if that is wanted");
 
  public:
   decode_loop(Model& model, Drafter& drafter, const Rule& rule, const Chain& policy, const decode_options& options, Tag = {})
-      : model_(model), drafter_(drafter), rule_(rule), policy_(policy), max_new_tokens_(options.max_new_tokens), draft_length_(options.draft_length) {
-    require(!options.prompt.empty(), "decode_loop: option 'prompt' is empty; expected at least one token");
-    require(options.max_new_tokens >= 0, "decode_loop: option 'max_new_tokens' is ", options.max_new_tokens, "; expected 0 (no limit) or more");
-    require(options.draft_length >= 0, "decode_loop: option 'draft_length' is ", options.draft_length, "; expected 0 or more");
-    tokens_.assign(options.prompt.begin(), options.prompt.end());
-    end_tokens_.assign(options.end_tokens.begin(), options.end_tokens.end());
-  }
+      : model_(model), drafter_(drafter), rule_(rule), policy_(policy), request_("decode_loop", options) {}
   decode_loop(const decode_loop&) = delete;
   decode_loop& operator=(const decode_loop&) = delete;
 
-  bool done() const { return done_; }
+  /// From now on the pacer, which must outlive the loop, chooses how many tokens are drafted.
+  void pace_by(draft_pacer& pacer) { pacer_ = &pacer; }
+
+  bool done() const { return request_.done(); }
   /// The prompt and everything emitted.
-  std::span<const std::int32_t> tokens() const { return tokens_; }
-  const decode_stats& stats() const { return stats_; }
+  std::span<const std::int32_t> tokens() const { return request_.tokens(); }
+  const decode_stats& stats() const { return request_.stats(); }
 
   /// One round; the tokens it emitted, valid until the next.
   std::span<const std::int32_t> step() {
-    require(!done_, "decode_loop::step: generation has ended");
-    const auto tree = drafter_.propose(tokens_, draft_length_);
-    const auto logits = view_of(model_.score(shape_of(tree)));
+    require(!done(), "decode_loop::step: generation has ended");
+    const double start = now();
+    std::int32_t budget = request_.draft_length();
+    if (pacer_) budget = pacer_->length(request_.outlook(drafter_));
+    const double drafting = now();
+    const auto tree = drafter_.propose(tokens(), budget);
+    const auto drafts = static_cast<std::int32_t>(tree.tokens.size()) - 1;
+    const double scoring = now();
+    const auto logits = view_of(model_.score(request_.shape_of("decode_loop::step", tree)));
     if (!memory_) memory_.emplace(logits.extent(1));
-    const auto decided = rule_(tree, logits, policy_, tokens_, *memory_);
-    require(decided.status == status::ok, "decode_loop::step: logits after ", tokens_.size(), " tokens: ", name_of(decided.status));
-
-    const std::size_t emitted = cut(decided.tokens), before = tokens_.size();
-    const auto kept = decided.path.first(emitted - 1 < decided.path.size() ? emitted - 1 : decided.path.size());
-    tokens_.insert(tokens_.end(), decided.tokens.begin(), decided.tokens.begin() + static_cast<std::ptrdiff_t>(emitted));
-    model_.keep(kept);
-    if constexpr (requires { drafter_.keep(kept); }) drafter_.keep(kept);
-
-    ++stats_.rounds;
-    stats_.drafted += static_cast<std::int64_t>(tree.tokens.size()) - 1;
-    stats_.accepted += decided.accepted;
-    stats_.emitted += static_cast<std::int64_t>(emitted);
-    stats_.residual_fallback += decided.residual_fallback;
-    return std::span<const std::int32_t>(tokens_).subspan(before);
+    const auto decided = rule_(tree, logits, policy_, tokens(), *memory_);
+    require(decided.status == status::ok, "decode_loop::step: logits after ", tokens().size(), " tokens: ", name_of(decided.status));
+    const auto round = request_.take(decided);
+    model_.keep(round.kept);
+    if constexpr (requires { drafter_.keep(round.kept); }) drafter_.keep(round.kept);
+    if (pacer_) {
+      const double end = now();
+      pacer_->drafted(drafts, scoring - (foreseeing_drafter<Drafter> ? start : drafting));
+      pacer_->passed(drafts + 1, end - scoring);
+    }
+    return round.emitted;
   }
 
  private:
-  template <class Tree>
-  token_tree shape_of(const Tree& tree) {
-    depths_.resize(tree.tokens.size());
-    require(!tree.tokens.empty() && tree.parents.size() == tree.tokens.size() && tree.tokens[0] == tokens_.back(), "decode_loop::step: the drafter's tree does not start with the last committed token, ", tokens_.back());
-    depths_[0] = 0;
-    for (std::size_t u = 1; u < depths_.size(); ++u) {
-      require(tree.parents[u] >= 0 && static_cast<std::size_t>(tree.parents[u]) < u, "decode_loop::step: the drafter's tree: parent of node ", u, " is ", tree.parents[u], "; expected an earlier node");
-      depths_[u] = depths_[static_cast<std::size_t>(tree.parents[u])] + 1;
-    }
-    return {tree.tokens, tree.parents, depths_};
-  }
-
-  /// How many of the tokens are emitted; sets done_.
-  std::size_t cut(std::span<const std::int32_t> tokens) {
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const bool full = max_new_tokens_ > 0 && stats_.emitted + static_cast<std::int64_t>(i) + 1 == max_new_tokens_;
-      if (full || is_end(tokens[i])) return done_ = true, i + 1;
-    }
-    return tokens.size();
-  }
-  bool is_end(std::int32_t token) const {
-    for (const std::int32_t end : end_tokens_)
-      if (token == end) return true;
-    return false;
-  }
+  double now() const { return pacer_ ? pacer_->now() : 0; }
 
   Model& model_;
   Drafter& drafter_;
   Rule rule_;
   Chain policy_;
-  std::int64_t max_new_tokens_;
-  std::int32_t draft_length_;
-  aligned_vector<std::int32_t> tokens_, end_tokens_, depths_;
+  detail::decode_request request_;
+  draft_pacer* pacer_ = nullptr;
   std::optional<verify_workspace> memory_;
-  decode_stats stats_;
-  bool done_ = false;
 };
 template <class Model, class Drafter, class Rule, class Chain>
 decode_loop(Model&, Drafter&, const Rule&, const Chain&, const decode_options&) -> decode_loop<Model, Drafter, Rule, Chain>;
