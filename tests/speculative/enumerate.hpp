@@ -1,6 +1,7 @@
 #pragma once
 // Exact enumeration of a verifier: all drafts times all of its decisions, each with its probability.
-#include <heddle/speculative/verify/token_rejection.hpp>
+#include <heddle/speculative/verify/acceptance.hpp>
+#include <heddle/sampling/row.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -45,9 +46,16 @@ class every_choice {
     const double a = heddle::verify::accept_probability(p, q);
     return choose({a, 1 - a}) == 0;
   }
-  std::size_t pick(std::int64_t, std::span<const double> weights) { return choose({weights.begin(), weights.end()}); }
+  std::size_t first(std::int64_t, std::span<const double> probabilities) {
+    row all(probabilities.begin(), probabilities.end());
+    double rest = 1;
+    for (const double x : all) rest -= x;
+    all.push_back(rest > 1e-15 ? rest : 0);
+    return choose(all);
+  }
+  std::size_t pick(std::int64_t, std::span<const double> weights, heddle::purpose = heddle::purpose::residual) { return choose({weights.begin(), weights.end()}); }
   template <class Row, class Chain>
-  heddle::sampling::drawn plain(std::int64_t position, const Row& logits, const Chain& policy, const heddle::sampling::history& before, heddle::sampling::row_workspace& memory) {
+  heddle::sampling::drawn plain(std::int64_t position, const Row& logits, const Chain& policy, const heddle::sampling::history& before, heddle::sampling::row_workspace& memory, heddle::sampling::draw = {}) {
     const auto law = heddle::sampling::law_of(logits, policy, before, at(position, heddle::purpose::sample, 0), memory);
     row p;
     for (std::size_t i = 0; i < law.tokens.size(); ++i) p.push_back(law.probability(i));

@@ -1,15 +1,17 @@
 // Which (draft law, rule) pairs emit exactly the target's law.
 //
-//   lossless<law, Rule> = Rule::lossless<law>
+//   lossless<law, Rule> = Rule::lossless<law>;  as a concept on rules: lossless_rule<Rule, law>
 //
-//                          greedy   match   token
-//   deterministic            x        x       x       a point mass is a known proposal
-//   independent              x        x       x
-//   without_replacement      x        x       x
-//   unpredictable            x        x       -       no proposal law describes what was drawn; a match never asks for one
+//                          greedy   match   token   block   k_seq   optimal   typical   saki
+//   deterministic            x        x       x       x                                        a point mass is a known proposal
+//   independent              x        x       x       x       x        x
+//   without_replacement      x        x       x       x                x                       block: chains only, in every row of this table
+//   several                  x        x       x                                                one row of laws per draft
+//   pruned                   x        x       x                                                a sub-probability, and dropped drafts that are known
+//   unpredictable            x        x                                                        no law describes what was drawn; a match never asks
 //
-// Conditions on the drafter (C1-C4): the target's rows are those plain decoding would use; the proposal law handed over is the conditional law given
-// everything drawn before; tree shapes are decided without looking at the tokens they judge; the drafter's noise (purpose::draft) is its own.
+// typical acceptance changes the law; saki emits a law between student and teacher. A rule that cannot verify a law at all (verifies<law>) does not compile
+// with it. Conditions on the drafter (C1 - C7): draft_tree.hpp.
 #pragma once
 #include <heddle/speculative/draft_tree.hpp>
 
@@ -17,5 +19,8 @@ namespace heddle {
 
 template <draft_law Law, class Rule>
 inline constexpr bool lossless = Rule::template lossless<Law>;
+
+template <class Rule, draft_law Law>
+concept lossless_rule = lossless<Law, Rule>;
 
 }  // namespace heddle

@@ -2,13 +2,15 @@
 //
 // verdict           path (accepted nodes, root not listed), the tokens to emit (the accepted ones and one more), their status.
 //                   With a status other than ok nothing is accepted or emitted. Valid until the workspace is used again.
-// verify_workspace  the memory of verification: one row's scratch and the walk's lists; grows with the largest tree
+// verify_workspace  the memory of verification: one row's scratch and the walk's lists; grows with the largest tree, and does not allocate once a rule has
+//                   seen a tree of that size
 // Extension         what a rule reports beyond that (events, interpolation weights); nothing by default
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/error.hpp>
 #include <heddle/sampling/row.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -34,7 +36,7 @@ class verify_workspace {
   sampling::row_workspace& row() { return row_; }
   std::int64_t vocabulary() const { return row_.vocabulary(); }
 
-  /// Children of a node: first_child()[u], then next_sibling()[child], -1 at the end, in draw order.
+  /// Children of a node: first_child(u), then next_sibling(child), -1 at the end, in draw order.
   void link(std::span<const std::int32_t> parents) {
     const std::size_t n = parents.size();
     if (first_child_.size() < n) first_child_.resize(n), next_sibling_.resize(n), last_child_.resize(n), path_.resize(n), tokens_.resize(n + 1);
@@ -54,18 +56,35 @@ class verify_workspace {
   std::int32_t* path() { return path_.data(); }
   std::int32_t* tokens() { return tokens_.data(); }
 
+  /// Room for the laws that rejections subtract: allocated once.
+  void reserve_laws() {
+    remaining_.resize(static_cast<std::size_t>(row_.vocabulary())), proposal_.resize(static_cast<std::size_t>(row_.vocabulary()));
+  }
   /// The target's remaining law and the proposal's, per kept token.
-  double* remaining() { return wide(remaining_); }
-  double* proposal() { return wide(proposal_); }
+  double* remaining() { return remaining_.data(); }
+  double* proposal() { return proposal_.data(); }
+
+  /// Memory of a rule for records of one kind, for the events that its verdict refers to, and for the lists of a batched call.
+  template <class T>
+  T* records(std::size_t count) {
+    return place<T>(records_, count);
+  }
+  template <class T>
+  T* events(std::size_t count) {
+    return place<T>(events_, count);
+  }
+  std::int32_t* lists(std::size_t count) { return place<std::int32_t>(lists_, count); }
 
  private:
-  double* wide(aligned_vector<double>& v) {
-    if (v.empty()) v.resize(static_cast<std::size_t>(row_.vocabulary()));
-    return v.data();
+  template <class T>
+  static T* place(aligned_vector<std::byte>& memory, std::size_t count) {
+    if (memory.size() < count * sizeof(T)) memory.resize(count * sizeof(T));
+    return reinterpret_cast<T*>(memory.data());
   }
   sampling::row_workspace row_;
   aligned_vector<std::int32_t> first_child_, next_sibling_, last_child_, path_, tokens_;
   aligned_vector<double> remaining_, proposal_;
+  aligned_vector<std::byte> records_, events_, lists_;
 };
 
 }  // namespace HEDDLE_ISA

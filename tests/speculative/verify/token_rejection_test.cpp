@@ -1,161 +1,13 @@
 #include <heddle/speculative/verify/token_rejection.hpp>
 
-#include "speculative/enumerate.hpp"
-
-#include <gtest/gtest.h>
-
-#include <random>
+#include "speculative/verify/worlds.hpp"
 
 namespace {
 
 using namespace heddle;
 using namespace enumeration;
 
-float logit(double p) { return p > 0 ? static_cast<float>(std::log(p)) : -std::numeric_limits<float>::infinity(); }
-
-// A target and a drafter over a small vocabulary, as tables over prefixes. The laws are what float logits and float proposal rows hold.
-struct world {
-  std::size_t vocabulary;
-  law_of_prefix raw_target, raw_proposal;
-  row target(const tokens& prefix) const;
-  row proposal(const tokens& prefix) const;
-};
-
-row normalised(row p) {
-  double sum = 0;
-  for (double x : p) sum += x;
-  for (double& x : p) x /= sum;
-  return p;
-}
-row through_logits(const row& p) {
-  row out;
-  for (double x : p) out.push_back(std::exp(static_cast<double>(logit(x))));
-  return normalised(out);
-}
-row through_floats(const row& q) {
-  row out;
-  for (double x : q) out.push_back(static_cast<double>(static_cast<float>(x)));
-  return normalised(out);
-}
-row world::target(const tokens& prefix) const { return through_logits(raw_target(prefix)); }
-row world::proposal(const tokens& prefix) const { return through_floats(raw_proposal(prefix)); }
-law_of_prefix target_of(const world& w) {
-  return [&w](const tokens& prefix) { return w.target(prefix); };
-}
-
-// The kinds that a verifier has to stand: random, equal, disjoint, one-hot, zeros in q, zeros in p, nearly equal.
-world make_world(std::size_t vocabulary, const std::string& kind, unsigned seed) {
-  const auto random_row = [=](const tokens& prefix, unsigned salt) {
-    std::seed_seq key{seed, salt, static_cast<unsigned>(prefix.size()), prefix.empty() ? 9u : static_cast<unsigned>(prefix.back()), prefix.size() > 1 ? static_cast<unsigned>(prefix[0]) : 9u};
-    std::mt19937 random(key);
-    row p(vocabulary);
-    for (double& x : p) x = std::uniform_real_distribution<double>(0.02, 1)(random);
-    return normalised(p);
-  };
-  const auto shape = [=](const tokens& prefix, bool of_target) {
-    row p = random_row(prefix, of_target ? 1 : 2);
-    const std::size_t turn = prefix.size() % vocabulary;
-    if (kind == "equal") p.assign(vocabulary, 1. / static_cast<double>(vocabulary));
-    if (kind == "disjoint")
-      for (std::size_t v = 0; v < vocabulary; ++v) p[v] = (v < (vocabulary + 1) / 2) == of_target ? p[v] : 0;
-    if (kind == "one-hot") p.assign(vocabulary, 0), p[of_target ? turn : (turn + prefix.size()) % vocabulary] = 1;
-    if (kind == "zero in q" && !of_target) p[turn] = 0;
-    if (kind == "zero in p" && of_target) p[turn] = 0;
-    if (kind == "nearly equal") p = random_row(prefix, 1);
-    return normalised(p);
-  };
-  return {vocabulary, [=](const tokens& prefix) { return shape(prefix, true); }, [=](const tokens& prefix) { return shape(prefix, false); }};
-}
-
-// A tree with its laws and logits, built along the tokens drafted.
-template <draft_law Law>
-struct drafted {
-  tokens nodes = {0}, parents = {-1};
-  std::vector<tokens> prefixes = {{}};
-  std::vector<float> logits, laws;
-  std::vector<std::int32_t> row_of;
-  void add(std::int32_t parent, std::int32_t token) {
-    nodes.push_back(token), parents.push_back(parent);
-    tokens prefix = prefixes[static_cast<std::size_t>(parent)];
-    prefix.push_back(token);
-    prefixes.push_back(prefix);
-  }
-  // the law of the emitted text of `length` tokens: verifier's decisions, then the target
-  template <class Chance>
-  void verify(const world& w, Chance& chance, double probability, std::size_t length, std::map<tokens, double>& out) {
-    logits.clear(), laws.clear(), row_of.clear();
-    for (std::size_t u = 0; u < nodes.size(); ++u) {
-      for (double x : w.raw_target(prefixes[u])) logits.push_back(logit(x));
-      for (double x : w.raw_proposal(prefixes[u])) laws.push_back(static_cast<float>(x));
-      row_of.push_back(static_cast<std::int32_t>(u));
-    }
-    const extents shape{static_cast<std::int64_t>(nodes.size()), static_cast<std::int64_t>(w.vocabulary)};
-    draft_tree<Law> tree{nodes, parents};
-    if constexpr (is_sampled(Law)) tree.laws = {.row_of = row_of, .dense = {laws.data(), shape}};
-    verify_workspace memory(shape[1]);
-    const tensor_view<const float, 2> rows{logits.data(), shape};
-    chance.run([&] {
-      const auto v = verify::detail::walk_by_rejection(tree, rows, sampling::chain{}, nodes.size() ? std::span<const std::int32_t>(nodes).first(1) : std::span<const std::int32_t>{}, 1, memory, chance);
-      ASSERT_EQ(v.status, status::ok);
-      extend({v.tokens.begin(), v.tokens.end()}, probability * chance.probability(), length, target_of(w), out);
-    });
-  }
-};
-
-std::map<tokens, double> target_law(const world& w, std::size_t length) {
-  std::map<tokens, double> out;
-  extend({}, 1, length, target_of(w), out);
-  return out;
-}
-
-// A chain of `length` sampled drafts.
-template <class Chance>
-std::map<tokens, double> chain_law(const world& w, std::size_t length, Chance& chance) {
-  std::map<tokens, double> drafts, out;
-  extend({}, 1, length, [&](const tokens& prefix) { return w.proposal(prefix); }, drafts);
-  for (const auto& [text, probability] : drafts) {
-    drafted<draft_law::independent> tree;
-    for (std::size_t i = 0; i < text.size(); ++i) tree.add(static_cast<std::int32_t>(i), text[i]);
-    tree.verify(w, chance, probability, length + 1, out);
-  }
-  return out;
-}
-
-// `width` children of the root and of its first child, drawn by the law; order_children: what is done to siblings after drawing them.
-template <draft_law Law, class Chance>
-std::map<tokens, double> tree_law(const world& w, std::size_t width, Chance& chance, bool sort_children = false) {
-  std::map<tokens, double> out;
-  const auto draw = [&](const row& law, std::size_t count, auto&& self, tokens drawn, double probability, const std::function<void(const tokens&, double)>& then) -> void {
-    if (drawn.size() == count) return then(drawn, probability);
-    row rest = law;
-    double sum = 1;
-    if (Law == draft_law::without_replacement)
-      for (std::int32_t v : drawn) sum -= rest[static_cast<std::size_t>(v)], rest[static_cast<std::size_t>(v)] = 0;
-    bool any = false;
-    for (std::size_t v = 0; v < rest.size(); ++v)
-      if (rest[v] > 0) {
-        any = true;
-        tokens more = drawn;
-        more.push_back(static_cast<std::int32_t>(v));
-        self(law, count, self, more, probability * rest[v] / sum, then);
-      }
-    if (!any) then(drawn, probability);  // fewer children than asked for: the support is exhausted
-  };
-  const row root = w.proposal({});
-  draw(root, width, draw, {}, 1, [&](const tokens& drawn, double p1) {
-    tokens first = drawn;
-    if (sort_children) std::stable_sort(first.begin(), first.end(), [&](std::int32_t a, std::int32_t b) { return root[static_cast<std::size_t>(a)] > root[static_cast<std::size_t>(b)]; });
-    draw(w.proposal({first[0]}), width, draw, {}, p1, [&](const tokens& second, double p2) {
-      drafted<Law> tree;
-      for (std::int32_t v : first) tree.add(0, v);
-      for (std::int32_t v : second) tree.add(1, v);
-      tree.verify(w, chance, p2, 3, out);
-    });
-  });
-  return out;
-}
-
-const char* const kinds[] = {"random", "equal", "disjoint", "one-hot", "zero in q", "zero in p", "nearly equal"};
+const verify::token rule{};
 
 TEST(TokenRejection, ChainsKeepTheTargetLawExactly) {
   for (const std::size_t vocabulary : {2u, 3u, 4u})
@@ -163,7 +15,7 @@ TEST(TokenRejection, ChainsKeepTheTargetLawExactly) {
       for (const char* kind : kinds) {
         const world w = make_world(vocabulary, kind, 11 * static_cast<unsigned>(vocabulary + length));
         every_choice chance;
-        EXPECT_LT(distance(chain_law(w, length, chance), target_law(w, length + 1)), 1e-12) << kind << " V " << vocabulary << " K " << length;
+        EXPECT_LT(distance(chain_law(rule, w, length, chance), target_law(w, length + 1)), 1e-12) << kind << " V " << vocabulary << " K " << length;
       }
 }
 
@@ -172,8 +24,8 @@ TEST(TokenRejection, TreesKeepTheTargetLawExactly) {
     for (const std::size_t width : {2u, 3u}) {
       const world w = make_world(3, kind, 5);
       every_choice chance;
-      EXPECT_LT(distance(tree_law<draft_law::independent>(w, width, chance), target_law(w, 3)), 1e-12) << kind;
-      EXPECT_LT(distance(tree_law<draft_law::without_replacement>(w, width, chance), target_law(w, 3)), 1e-12) << kind;
+      EXPECT_LT(distance(tree_law<draft_law::independent>(rule, w, width, chance), target_law(w, 3)), 1e-12) << kind;
+      EXPECT_LT(distance(tree_law<draft_law::without_replacement>(rule, w, width, chance), target_law(w, 3)), 1e-12) << kind;
     }
 }
 
@@ -187,10 +39,103 @@ TEST(TokenRejection, DeterministicDraftsArePointMasses) {
         if (a != b) tree.add(0, b), tree.add(1, a);  // siblings on both levels
         std::map<tokens, double> out;
         every_choice chance;
-        tree.verify(w, chance, 1, 3, out);
+        tree.verify(rule, w, chance, 1, 3, out);
         EXPECT_LT(distance(out, target_law(w, 3)), 1e-12) << kind;
       }
   }
+}
+
+// Siblings of several drafters: each drawn from, and judged by, a law of its own.
+TEST(TokenRejection, SeveralDraftersKeepTheTargetLawExactly) {
+  for (const char* kind : kinds) {
+    const world w = make_world(3, kind, 21), other = make_world(3, "random", 22);
+    every_choice chance;
+    std::map<tokens, double> out;
+    const row of_first = w.proposal({}), of_second = other.proposal({});
+    for (std::int32_t a = 0; a < 3; ++a)
+      for (std::int32_t b = 0; b < 3; ++b) {
+        const double probability = of_first[static_cast<std::size_t>(a)] * of_second[static_cast<std::size_t>(b)];
+        if (probability <= 0) continue;
+        std::vector<float> logits, laws(3, 0.f);   // row 0 is nobody's
+        for (const tokens& prefix : {tokens{}, tokens{a}, tokens{b}})
+          for (double x : w.raw_target(prefix)) logits.push_back(logit(x));
+        for (const world* drafter : {&w, &other})
+          for (double x : drafter->raw_proposal({})) laws.push_back(static_cast<float>(x));
+        laws[0] = 1.f;
+        const tokens nodes = {0, a, b}, parents = {-1, 0, 0}, rows = {-1, 1, 2};
+        const draft_tree<draft_law::several> tree{nodes, parents, {.row_of = rows, .dense = {laws.data(), extents{3, 3}}}};
+        verify_workspace memory(3);
+        const sampling::chain policy{};
+        const verify::scored_draft<draft_law::several, tensor_view<const float, 2>, sampling::chain<>> draft{tree, {logits.data(), extents{3, 3}}, policy, {}, 1, memory};
+        chance.run([&] {
+          const auto v = walk(rule, draft, chance);
+          extend({v.tokens.begin(), v.tokens.end()}, probability * chance.probability(), 2, target_of(w), out);
+        });
+      }
+    EXPECT_LT(distance(out, target_law(w, 2)), 1e-12) << kind;
+  }
+}
+
+// Own-token pruning (C6): each draft of a chain is kept with a probability that depends on the token; the first one dropped ends the chain.
+// `judged_by_whole_law`: the mistake of handing over q instead of q a.
+std::map<tokens, double> pruned_chain_law(const world& w, const row& keep, bool judged_by_whole_law) {
+  world handed = w;
+  handed.raw_proposal = [&](const tokens& prefix) {
+    row q = w.raw_proposal(prefix);
+    for (std::size_t v = 0; v < q.size() && !judged_by_whole_law; ++v) q[v] = static_cast<double>(static_cast<float>(q[v])) * keep[v];
+    return q;
+  };
+  std::map<tokens, double> out;
+  every_choice chance;
+  const auto grow = [&](auto&& self, const drafted<draft_law::pruned>& so_far, double probability) -> void {
+    if (so_far.nodes.size() == 3) {
+      auto tree = so_far;
+      return tree.verify(rule, handed, chance, probability, 3, out);
+    }
+    const row q = w.raw_proposal(so_far.prefixes.back());
+    double dropped = 0;
+    for (std::size_t v = 0; v < q.size(); ++v) {
+      const double q_v = static_cast<double>(static_cast<float>(q[v]));
+      dropped += q_v * (1 - keep[v]);
+      if (q_v * keep[v] <= 0) continue;
+      auto tree = so_far;
+      tree.add(static_cast<std::int32_t>(so_far.nodes.size()) - 1, static_cast<std::int32_t>(v));
+      self(self, tree, probability * q_v * keep[v]);
+    }
+    auto tree = so_far;
+    tree.reject_at_end = true;
+    tree.verify(rule, handed, chance, probability * dropped, 3, out);
+  };
+  grow(grow, {}, 1);
+  return out;
+}
+
+TEST(TokenRejection, OwnTokenPruningKeepsTheTargetLawExactly) {
+  // rows of sixteenths and probabilities of eighths: their products are floats, so the sub-probabilities are exact
+  const world exact{3, [](const tokens& prefix) { return prefix.empty() ? row{.6, .3, .1} : row{.2, .3, .5}; }, [](const tokens& prefix) { return prefix.empty() ? row{.25, .25, .5} : row{.5, .5, 0}; }};
+  for (const row& keep : {row{1, .5, .25}, row{0, .5, 1}, row{1, 1, 1}, row{0, 0, 0}}) EXPECT_LT(distance(pruned_chain_law(exact, keep, false), target_law(exact, 3)), 1e-12);
+  EXPECT_GT(distance(pruned_chain_law(exact, {1, .5, .25}, true), target_law(exact, 3)), 1e-2);
+}
+
+TEST(TokenRejection, EverySlotIsCountedWhateverHappenedBeforeIt) {
+  const world w = constant_world({.6, .3, .1}, {.2, .3, .5});
+  every_choice chance;
+  double accepted = 0, alone = 0;
+  for_each_chain(w, 3, [&](auto& tree, double probability) {
+    tree.decide(verify::token{.count_every_slot = true}, w, chance, probability, [&](const auto& v, double of) {
+      accepted += of * v.accepted, alone += of * v.extension.slots_accepted;
+      EXPECT_GE(v.extension.slots_accepted, v.accepted);
+    });
+  });
+  EXPECT_NEAR(accepted, .6 + .36 + .216, 1e-7);
+  EXPECT_NEAR(alone, 3 * .6, 1e-7);
+  drafted<draft_law::independent> branching;
+  branching.add(0, 1), branching.add(0, 2);
+  EXPECT_THROW(branching.decide(verify::token{.count_every_slot = true}, w, chance, 1, [](const auto&, double) {}), error);
+  every_choice again;
+  drafted<draft_law::independent> chain;
+  chain.add(0, 1);
+  chain.decide(rule, w, again, 1, [](const auto& v, double) { EXPECT_EQ(v.extension.slots_accepted, -1); });
 }
 
 // --- what must fail the same check ---
@@ -199,10 +144,10 @@ TEST(TokenRejectionMutants, SamplingTheTargetInsteadOfTheResidual) {
   const world w = make_world(3, "random", 5);
   struct : every_choice {
     row p;
-    std::size_t pick(std::int64_t, std::span<const double>) { return choose(p); }
+    std::size_t pick(std::int64_t, std::span<const double>, purpose = purpose::residual) { return choose(p); }
   } chance;
   chance.p = w.target({});
-  EXPECT_GT(distance(chain_law(w, 1, chance), target_law(w, 2)), 1e-2);
+  EXPECT_GT(distance(chain_law(rule, w, 1, chance), target_law(w, 2)), 1e-2);
 }
 
 TEST(TokenRejectionMutants, DeterministicDraftVerifiedAsIfSampled) {  // known fault 50
@@ -211,11 +156,11 @@ TEST(TokenRejectionMutants, DeterministicDraftVerifiedAsIfSampled) {  // known f
   every_choice chance;
   drafted<draft_law::independent> as_sampled;
   as_sampled.add(0, 0);
-  as_sampled.verify(w, chance, 1, 1, wrong);
+  as_sampled.verify(rule, w, chance, 1, 1, wrong);
   EXPECT_NEAR(wrong[{0}], 1, 1e-7);
   drafted<draft_law::deterministic> as_chosen;
   as_chosen.add(0, 0);
-  as_chosen.verify(w, chance, 1, 1, right);
+  as_chosen.verify(rule, w, chance, 1, 1, right);
   EXPECT_NEAR(right[{0}], .6, 1e-7);
 }
 
@@ -229,7 +174,7 @@ TEST(TokenRejectionMutants, AcceptingByAnotherLawThanTheOneDrawnFrom) {
   for (const auto& [text, probability] : drafts) {
     drafted<draft_law::independent> tree;
     tree.add(0, text[0]);
-    tree.verify(other, chance, probability, 2, out);
+    tree.verify(rule, other, chance, probability, 2, out);
   }
   EXPECT_GT(distance(out, target_law(w, 2)), 1e-2);
 }
@@ -238,26 +183,13 @@ TEST(TokenRejectionMutants, SortingChildrenAfterDrawingThem) {
   const world w{3, [](const tokens&) { return row{.6, .3, .1}; }, [](const tokens&) { return row{.2, .3, .5}; }};
   every_choice chance;
   std::map<tokens, double> first;
-  for (const auto& [text, probability] : tree_law<draft_law::without_replacement>(w, 2, chance, true)) first[{text[0]}] += probability;
+  for (const auto& [text, probability] : tree_law<draft_law::without_replacement>(rule, w, 2, chance, true)) first[{text[0]}] += probability;
   EXPECT_NEAR(first[{0}], 47. / 70, 1e-6);
   EXPECT_NEAR(first[{1}], 9. / 56, 1e-6);
   EXPECT_NEAR(first[{2}], 47. / 280, 1e-6);
 }
 
 // --- acceptance, strictness, errors ---
-
-TEST(TokenRejection, AcceptanceIsOneMinusTotalVariation) {
-  const row p = {.6, .3, .1}, q = {.2, .3, .5};
-  double acceptance = 0;
-  for (std::size_t v = 0; v < 3; ++v) acceptance += q[v] * verify::accept_probability(p[v], q[v]);
-  EXPECT_NEAR(acceptance, .6, 1e-15);
-  row rest = p;
-  EXPECT_NEAR(verify::subtract_proposal(rest, q), .4, 1e-15);
-  EXPECT_NEAR(rest[0], 1, 1e-15);
-  EXPECT_EQ(verify::accept_probability(0, .5), 0);
-  EXPECT_EQ(verify::accept_probability(.5, 0), 0);
-  EXPECT_EQ(verify::accept_probability(.5, .5), 1);
-}
 
 struct one_draft {
   std::vector<float> logits = {0.f, -std::numeric_limits<float>::infinity(), 1.f, 0.f, 0.f, 0.f}, law;
@@ -273,7 +205,10 @@ TEST(TokenRejection, ImpossibleTokenIsRejectedEvenByACoinOfZero) {  // known fau
     bool accept(std::int64_t, std::uint32_t, double p, double q) const { return 0. * q < p; }
   } chance;
   verify_workspace memory(3);
-  const auto v = verify::detail::walk_by_rejection(draft.tree(), draft.view(), sampling::chain{}, {}, 1, memory, chance);
+  const auto tree = draft.tree();
+  const sampling::chain policy{};
+  const verify::scored_draft<draft_law::independent, tensor_view<const float, 2>, sampling::chain<>> scored{tree, draft.view(), policy, {}, 1, memory};
+  const auto v = walk(rule, scored, chance);
   EXPECT_EQ(v.accepted, 0);
   EXPECT_NE(v.tokens[0], 1);
 }
@@ -286,6 +221,25 @@ TEST(TokenRejection, DraftOutsideItsOwnLaw) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const auto v = (verify::token{.seed = seed, .mode = verify::strictness::lenient}(draft.tree(), draft.view(), sampling::chain{}, context, memory));
     EXPECT_EQ(v.accepted, 0);
+  }
+}
+
+// Lenient: what its law cannot have drawn is no rejection by rounding, wherever the token lies.
+TEST(TokenRejection, ImpossibleDraftsAreNotCountedAsRounding) {
+  verify_workspace memory(3);
+  const tokens context = {2}, nodes = {2, 1, 0}, parents = {-1, 0, 0}, rows = {0, -1, -1};
+  const verify::token lenient{.seed = 4, .mode = verify::strictness::lenient};
+  const std::vector<float> logits = {0.f, -std::numeric_limits<float>::infinity(), 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
+  const tensor_view<const float, 2> view{logits.data(), extents{3, 3}};
+  const auto decide = [&]<draft_law Law>(const std::vector<float>& q) {
+    const draft_tree<Law> tree{nodes, parents, {.row_of = rows, .dense = {q.data(), extents{1, 3}}}};
+    const auto v = lenient(tree, view, sampling::chain{}, context, memory);
+    EXPECT_EQ(v.residual_fallback, 0);
+    EXPECT_NE(v.tokens[0], 1);
+  };
+  for (const std::vector<float>& q : {std::vector<float>{.5f, 0.f, .5f} /* the target itself */, {0.f, 1.f, 0.f} /* used up by the first sibling */, {0.f, .5f, .5f}}) {
+    decide.operator()<draft_law::independent>(q);
+    decide.operator()<draft_law::without_replacement>(q);
   }
 }
 

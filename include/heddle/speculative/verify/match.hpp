@@ -5,6 +5,8 @@
 // The emitted tokens are those of plain sampling under the same key, token for token, at any temperature, with any chain (penalties and
 // constraints see the node's own path), for every drafter, tree and draft length (Leviathan et al. 2023 name the coupling; keyed noise makes it
 // an identity). Lossless for every draft law. P(accept) = sum_v of the target's probabilities of the drafted children.
+// A drafter that draws by the same rule with the same key (seed, request, position, purpose::sample) agrees more often: that is the keyed Gumbel
+// coupling (acceptance.hpp compares the three). It need not keep its noise to itself, because the output is a function of the noise alone.
 // position = number of tokens before the one decided. Cost: one row decision per accepted draft and one more.
 //
 // greedy is the same at temperature 0, and refuses others: L = max{ l : x_i = argmax p_i for i <= l }.
@@ -19,89 +21,63 @@
 namespace heddle::verify {
 
 struct match {
+  static constexpr const char* name = "verify::match";
   std::uint64_t seed = 0;
   std::uint32_t request = 0;
   sampling::draw draw = sampling::draw::gumbel;
 
   template <draft_law>
   static constexpr bool lossless = true;
+  template <draft_law>
+  static constexpr bool verifies = true;
 
   /// logits [nodes, vocabulary]: row u follows node u. `committed` ends with the root's token; `position` counts it in (its size if negative).
   template <draft_law Law, tensor_of<2> Logits, class Chain>
     requires host_tensor<Logits>
-  verdict<> operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position = -1) const;
-
-  /// What operator() does after check(): the two halves, for calls that check a whole batch first.
-  template <draft_law Law, class Logits, class Chain>
-  verdict<> walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const;
-  template <draft_law Law, class Logits, class Chain>
-  void check(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, std::int64_t vocabulary) const;
+  [[gnu::always_inline]] inline auto operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position = -1) const {
+    return detail::decide(*this, tree, view_of(logits), policy, committed, memory, position);
+  }
 };
 
 struct greedy {
+  static constexpr const char* name = "verify::greedy";
+
   template <draft_law>
   static constexpr bool lossless = true;
+  template <draft_law>
+  static constexpr bool verifies = true;
 
   template <draft_law Law, tensor_of<2> Logits, class Chain>
     requires host_tensor<Logits>
-  verdict<> operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position = -1) const;
-  template <draft_law Law, class Logits, class Chain>
-  verdict<> walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const;
-  template <draft_law Law, class Logits, class Chain>
-  void check(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, std::int64_t vocabulary) const;
+  [[gnu::always_inline]] inline auto operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position = -1) const {
+    return detail::decide(*this, tree, view_of(logits), policy, committed, memory, position);
+  }
 };
 
-namespace detail::inline HEDDLE_ISA {
+inline namespace HEDDLE_ISA {
 
-template <draft_law Law, class Logits, class Chain>
-verdict<> match_walk(const match& rule, const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) {
-  if (position < 0) position = static_cast<std::int64_t>(committed.size());
-  return walk_tree(tree, committed, position, memory, [&](std::int32_t node, const sampling::history& before, std::int64_t at) -> decision {
-    const random_key key{.seed = rule.seed, .request = rule.request, .position = static_cast<std::uint32_t>(at)};
-    const sampling::drawn y = sampling::sample_row(logits[node], policy, before, key, memory.row(), rule.draw);
+template <class Draft, class Chance>
+verdict<> walk(const match& rule, const Draft& draft, Chance& chance) {
+  verify_workspace& memory = draft.memory;
+  return detail::walk_tree(draft, [&](std::int32_t node, const sampling::history& before, std::int64_t at) -> detail::decision {
+    const sampling::drawn y = chance.plain(at, draft.logits[node], draft.policy, before, memory.row(), rule.draw);
     if (y.status != heddle::status::ok) return {.status = y.status};
     for (std::int32_t child = memory.first_child(node); child >= 0; child = memory.next_sibling(child))
-      if (tree.tokens[static_cast<std::size_t>(child)] == y.token) return {.child = child};
+      if (detail::token_of(draft, child) == y.token) return {.child = child};
     return {.token = y.token};
   });
 }
 
-template <class Chain>
-void require_greedy(const Chain& policy) {
-  require(policy.parameters().temperature == 0.f, "verify::greedy: the chain's temperature is ", double{policy.parameters().temperature}, "; expected 0 (verify::match and verify::token are for other temperatures)");
+template <class Draft, class Chance>
+verdict<> walk(const greedy&, const Draft& draft, Chance& chance) {
+  return walk(match{}, draft, chance);
 }
 
-}  // namespace detail::inline HEDDLE_ISA
-
-template <draft_law Law, class Logits, class Chain>
-[[gnu::always_inline]] inline void match::check(const draft_tree<Law>& tree, const Logits& logits, const Chain&, std::span<const std::int32_t> committed, std::int64_t vocabulary) const {
-  detail::check_call("verify::match", tree, logits, committed, vocabulary);
-}
-template <draft_law Law, class Logits, class Chain>
-[[gnu::always_inline]] inline verdict<> match::walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
-  return detail::match_walk(*this, tree, logits, policy, committed, memory, position);
-}
-template <draft_law Law, tensor_of<2> Logits, class Chain>
-  requires host_tensor<Logits>
-[[gnu::always_inline]] inline verdict<> match::operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
-  check(tree, view_of(logits), policy, committed, memory.vocabulary());
-  return walk(tree, view_of(logits), policy, committed, memory, position);
+template <class Draft>
+void check_rule(const greedy&, const Draft& draft) {
+  const float temperature = draft.policy.parameters().temperature;
+  require(temperature == 0.f, "verify::greedy: the chain's temperature is ", double{temperature}, "; expected 0 (verify::match and verify::token are for other temperatures)");
 }
 
-template <draft_law Law, class Logits, class Chain>
-[[gnu::always_inline]] inline void greedy::check(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, std::int64_t vocabulary) const {
-  detail::require_greedy(policy);
-  detail::check_call("verify::greedy", tree, logits, committed, vocabulary);
-}
-template <draft_law Law, class Logits, class Chain>
-[[gnu::always_inline]] inline verdict<> greedy::walk(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
-  return detail::match_walk(match{}, tree, logits, policy, committed, memory, position);
-}
-template <draft_law Law, tensor_of<2> Logits, class Chain>
-  requires host_tensor<Logits>
-[[gnu::always_inline]] inline verdict<> greedy::operator()(const draft_tree<Law>& tree, const Logits& logits, const Chain& policy, std::span<const std::int32_t> committed, verify_workspace& memory, std::int64_t position) const {
-  check(tree, view_of(logits), policy, committed, memory.vocabulary());
-  return walk(tree, view_of(logits), policy, committed, memory, position);
-}
-
+}  // namespace HEDDLE_ISA
 }  // namespace heddle::verify
