@@ -33,15 +33,18 @@ struct reverse_kl {
 
   template <class Row, class S, class T>
   auto operator()(Row& row, S s, T t) const {
-    const double floor = teacher_floor, share = floor / static_cast<double>(row.vocabulary());
-    const auto target = [=](auto v) {
+    const auto target = floored(row, t);
+    const double kl = teacher_floor == 0 ? row.kl(s, t) : row.kl(s, target);
+    return outcome{kl, gradient{[=](auto v) { return weigh(s(v), log_ratio(s(v), target(v)) - kl); }}};
+  }
+  template <class Row, class T>
+  auto floored(const Row& row, T t) const {
+    return [t, floor = teacher_floor, share = teacher_floor / static_cast<double>(row.vocabulary())](auto v) {
       const auto q = t(v);
       if (floor == 0) return entry{q.log, q.p};
       const auto p = (q.p + share) / (1 + floor);
       return entry{log(p), p};
     };
-    const double kl = floor == 0 ? row.kl(s, t) : row.kl(s, target);
-    return outcome{kl, gradient{[=](auto v) { return weigh(s(v), log_ratio(s(v), target(v)) - kl); }}};
   }
 };
 

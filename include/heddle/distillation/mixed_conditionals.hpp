@@ -37,8 +37,8 @@ struct mixture_options {
 inline namespace HEDDLE_ISA {
 
 struct mixed_target {
-  aligned_vector<std::int32_t> tokens;
-  aligned_vector<std::uint8_t> from_naive;         ///< 1 where the coin chose the naive conditional
+  aligned_vector<std::int32_t> tokens{};
+  aligned_vector<std::uint8_t> from_naive{};         ///< 1 where the coin chose the naive conditional
   std::int64_t attempts = 0;
   bool accepted = false;                           ///< if not, the tokens are those of the last attempt
   heddle::status status = heddle::status::ok;

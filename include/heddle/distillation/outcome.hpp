@@ -7,6 +7,7 @@
 //   outcome{value, gradient{...}, gradient{...}}         with respect to named rows 0, 1, ...
 //   outcome{value}                                       no gradient
 //   a + b, a - b, c * a                                  sums and multiples of losses; one pass writes the gradient of the whole
+//   with_value(x, keep, a)                               another value; gradient 0 unless `keep`
 //
 //     return reverse_kl{}(row, s, t) + 0.1 * forward_kl{}(row, s, t);
 #pragma once
@@ -101,6 +102,23 @@ auto scaled(double c, const gradient<Dense, Sparse...>& g) {
   return std::apply([&](const Sparse&... s) { return gradient(dense, scaled_columns<Sparse>{s, c}...); }, g.sparse);
 }
 
+template <class Sparse>
+struct gated_columns {
+  Sparse base;
+  bool open;
+  std::int64_t count() const { return open ? base.count() : 0; }
+  std::int64_t column(std::int64_t j) const { return base.column(j); }
+  template <class V>
+  double operator()(const V& v, std::int64_t j) const {
+    return base(v, j);
+  }
+};
+template <class Dense, class... Sparse>
+auto gated(bool open, const gradient<Dense, Sparse...>& g) {
+  const auto dense = [open, d = g.dense](auto v) __attribute__((always_inline)) { return open ? d(v) : typename decltype(v)::number(0); };
+  return std::apply([&](const Sparse&... s) { return gradient(dense, gated_columns<Sparse>{s, open}...); }, g.sparse);
+}
+
 template <class A, class B>
 auto dense_sum(A a, B b) {
   if constexpr (std::is_same_v<A, zero>) return b;
@@ -126,6 +144,10 @@ namespace heddle::distillation::inline HEDDLE_ISA {
 template <class... G>
 auto operator*(double c, const outcome<G...>& a) {
   return std::apply([&](const G&... g) { return outcome(c == 0. ? 0. : c * a.value, detail::scaled(c, g)...); }, a.gradients);
+}
+template <class... G>
+auto with_value(double value, bool keep, const outcome<G...>& a) {
+  return std::apply([&](const G&... g) { return outcome(value, detail::gated(keep, g)...); }, a.gradients);
 }
 template <class... A, class... B>
 auto operator+(const outcome<A...>& a, const outcome<B...>& b) {

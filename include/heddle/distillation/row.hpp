@@ -10,7 +10,7 @@
 //
 // row_walker       one row of a call; each of its sums walks the vocabulary once, in chunks, while the row is in cache
 //     row.sum(f), row.log_sum_exp(f), row.maximum(f), row.minimum(f), row.normalise(f), row.kl(p, q), row.entropy(p), row.tv(p, q), row.chain(s, a),
-//     row.argmax(s), row.top_k(s, k), row.unite(a, b), row.at(column), row.index(), row.vocabulary(), row.reject(status)
+//     row.argmax(s), row.top_k(s, k), row.unite(a, b), row.sort(list), row.at(column), row.index(), row.vocabulary(), row.reject(status)
 //
 // Sums: lanes in the type of the formula over at most 1024 columns, then in double, in a fixed order: the bits of a result depend on the chunk alone, and on it
 // only to the accuracy of a float. log softmax is fma(z - max, 1 / temperature, -log Z): adding a constant to all logits of a row changes no bit where the sum is exact.
@@ -146,6 +146,10 @@ struct scalar_record {
       for (int i = 0; i < n; ++i) values[used + i] = numbers[i];
     used += n;
   }
+};
+
+struct sorted_columns {
+  std::span<const std::int32_t> columns, order;
 };
 
 template <class T>

@@ -28,6 +28,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace heddle::distillation {
@@ -49,7 +50,7 @@ struct refined_draw {
 inline namespace HEDDLE_ISA {
 
 struct refined_trajectory {
-  aligned_vector<std::int32_t> tokens;
+  aligned_vector<std::int32_t> tokens{};
   std::int64_t first_refined = 0, fallbacks = 0;
   heddle::status status = heddle::status::ok;
 };
@@ -93,7 +94,7 @@ refined_draw refined_token(const Student& student, const Teacher& teacher, const
   const double least = static_cast<double>(policy(best.token)) + options.student_temperature * math::log(options.eta);
   const auto inside_support = [&](std::span<float> logits, const sampling::history&) {
     for (std::size_t v = 0; v < logits.size(); ++v)
-      if (!(static_cast<double>(policy(static_cast<std::int64_t>(v))) >= least) && logits[v] == logits[v]) logits[v] = -std::numeric_limits<float>::infinity();
+      if (static_cast<double>(policy(static_cast<std::int64_t>(v))) < least && logits[v] < std::numeric_limits<float>::infinity()) logits[v] = -std::numeric_limits<float>::infinity();
   };
   const sampling::drawn next = sampling::sample_row(teacher, sampling::chain{options.teacher, sampling::transform(inside_support)}, before, key, memory);
   if (next.status == status::empty_support) return {best.token, true};

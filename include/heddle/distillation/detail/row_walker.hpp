@@ -96,13 +96,25 @@ class row_walker {
   std::span<const std::int32_t> top_k(const softmax<T, i>&, std::int64_t k) {
     const std::int64_t width = rows_[i].source.width, count = k < width ? k : width;
     std::int32_t* const columns = take_columns(count);
+    if (count == width) {
+      for (std::int64_t c = 0; c < width; ++c) columns[c] = static_cast<std::int32_t>(c);
+      return {columns, static_cast<std::size_t>(count)};
+    }
     detail::best_k<T> best(memory_.keys, columns, count);
     each_chunk(i, [&](const T* z, std::int64_t first, std::int64_t n) {
       for (std::int64_t c = 0; c < n; ++c)
         if (!best.full() || z[c] > best.worst()) best.offer(z[c], static_cast<std::int32_t>(first + c));
     });
-    best.sort_by_index();
+    detail::sort_by_index(columns, memory_.keys, count);
     return {columns, static_cast<std::size_t>(count)};
+  }
+  /// Ascending columns, and where each stood in the list.
+  detail::sorted_columns sort(std::span<const std::int32_t> list) {
+    const auto n = static_cast<std::int64_t>(list.size());
+    std::int32_t *const columns = take_columns(n), *const order = take_columns(n);
+    for (std::int64_t i = 0; i < n; ++i) columns[i] = list.data()[i], order[i] = static_cast<std::int32_t>(i);
+    detail::sort_by_index(columns, order, n);
+    return {{columns, list.size()}, {order, list.size()}};
   }
   std::span<const std::int32_t> unite(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
     std::int32_t* const columns = take_columns(static_cast<std::int64_t>(a.size() + b.size()));
