@@ -150,10 +150,6 @@ void check_laws(const char* function, const draft_tree<Law>& tree, std::int64_t 
         require(v >= 0 && v < vocabulary, function, ": argument 'draft laws': row ", r, " has the token ", v, "; expected 0 to ", vocabulary - 1);
         require(is_valid(v, q), function, ": argument 'draft laws': row ", r, " gives the token ", v, " probability ", double{q}, "; expected a finite number, 0 or more");
       });
-    if (!laws.dense.data()) {
-      const auto i = static_cast<std::size_t>(r);
-      require(laws.indptr[i + 1] - laws.indptr[i] <= vocabulary, function, ": argument 'draft laws': row ", r, " has ", laws.indptr[i + 1] - laws.indptr[i], " entries; expected at most one per token, ", vocabulary);
-    }
     const double sum = sum_of(laws, r);
     if constexpr (Law == draft_law::pruned)
       require(sum <= 1.0001, function, ": argument 'draft laws': row ", r, " sums to ", sum, "; expected at most 1, the probability that a draft is kept");

@@ -170,8 +170,8 @@ class optimal_plan {
         backward(set, v);
       }
     };
-    const std::size_t start = for_each_step([](std::size_t, std::size_t) {}, [&](std::size_t set, std::size_t v) { amount = std::min(amount, flow_[set][v]); });
-    amount = std::min(amount, supply_[start]);
+    const std::size_t start = for_each_step([](std::size_t, std::size_t) {}, [&](std::size_t set, std::size_t v) { if (flow_[set][v] < amount) amount = flow_[set][v]; });
+    if (supply_[start] < amount) amount = supply_[start];
     for_each_step([&](std::size_t set, std::size_t v) { flow_[set][v] += amount; }, [&](std::size_t set, std::size_t v) { flow_[set][v] -= amount; });
     supply_[start] -= amount, residual_[end] -= amount;
   }

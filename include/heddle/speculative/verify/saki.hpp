@@ -163,16 +163,10 @@ class interpolated_slot {
 /// A draft of the student beyond the block.
 template <class Draft, class Chance>
 std::int32_t student_token(const Draft& draft, std::int32_t node, std::int64_t at, Chance& chance) {
-  const proposal_laws& laws = draft.tree.laws;
-  const std::int64_t row = laws.row_of[static_cast<std::size_t>(node)];
-  double* const weights = draft.memory.proposal();
-  std::size_t count = 0;
-  for_each_entry(laws, row, [&](std::int32_t, float q) { weights[count++] = static_cast<double>(q); });
-  const std::size_t drawn = chance.pick(at, {weights, count}, purpose::sample);
-  std::int32_t token = -1;
-  count = 0;
-  for_each_entry(laws, row, [&](std::int32_t v, float) { token = count++ == drawn ? v : token; });
-  return token;
+  const std::span<double> weights(draft.memory.proposal(), static_cast<std::size_t>(draft.memory.vocabulary()));
+  for (double& q : weights) q = 0.;
+  for_each_entry(draft.tree.laws, draft.tree.laws.row_of[static_cast<std::size_t>(node)], [&](std::int32_t v, float q) { weights[static_cast<std::size_t>(v)] += static_cast<double>(q); });
+  return static_cast<std::int32_t>(chance.pick(at, weights, purpose::sample));
 }
 
 }  // namespace detail::inline HEDDLE_ISA
