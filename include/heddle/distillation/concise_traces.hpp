@@ -27,11 +27,11 @@ inline kept_traces keep_concise(std::span<const std::uint8_t> correct, std::span
   require(keep.size() == correct.size(), "keep_concise: argument 'keep' has ", keep.size(), " traces; expected ", n);
   require(longest >= 0, "keep_concise: argument 'longest' is ", longest, "; expected 0 tokens or more");
   detail::check_indptr("keep_concise", indptr, n);
-  for (std::int64_t i = 0; i < n; ++i) require(length[detail::at(i)] >= 0, "keep_concise: argument 'length' is ", length[detail::at(i)], " at trace ", i, "; expected 0 tokens or more");
+  for (std::int64_t i = 0; i < n; ++i) require(length[detail::index(i)] >= 0, "keep_concise: argument 'length' is ", length[detail::index(i)], " at trace ", i, "; expected 0 tokens or more");
   kept_traces kept;
   detail::for_each_sequence(indptr, n, [&](std::int64_t first, std::int64_t end) {
     const std::int64_t before = kept.traces;
-    for (std::int64_t i = first; i < end; ++i) kept.traces += keep[detail::at(i)] = correct[detail::at(i)] && length[detail::at(i)] <= longest;
+    for (std::int64_t i = first; i < end; ++i) kept.traces += keep[detail::index(i)] = correct[detail::index(i)] && length[detail::index(i)] <= longest;
     ++(kept.traces > before ? kept.questions : kept.dropped_questions);
   });
   return kept;

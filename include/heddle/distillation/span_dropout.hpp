@@ -99,7 +99,7 @@ inline void spans_to_tokens(std::span<const std::int32_t> boundaries, std::span<
   require(boundaries.size() == keep.size() + 1, "spans_to_tokens: argument 'boundaries' has ", boundaries.size(), " entries; expected one more than spans, ", keep.size() + 1);
   detail::check_indptr("spans_to_tokens", boundaries, static_cast<std::int64_t>(token_keep.size()));
   for (std::size_t i = 0; i < keep.size(); ++i)
-    for (std::int64_t t = boundaries[i]; t < boundaries[i + 1]; ++t) token_keep[detail::at(t)] = keep[i];
+    for (std::int64_t t = boundaries[i]; t < boundaries[i + 1]; ++t) token_keep[detail::index(t)] = keep[i];
 }
 
 }  // namespace heddle::distillation::inline HEDDLE_ISA

@@ -118,29 +118,29 @@ template <tensor_of<2> Style>
 style_balance_result style_balance(const Style& style, std::span<const std::int8_t> orientation, std::span<double> weights, const style_balance_options& options = {}) {
   const auto phi = view_of(style);
   const std::int64_t pairs = phi.extent(0), q = phi.extent(1);
-  detail::check_orientation("style_balance", orientation, detail::at(pairs));
+  detail::check_orientation("style_balance", orientation, detail::index(pairs));
   require(static_cast<std::int64_t>(weights.size()) == pairs, "style_balance: argument 'weights' has ", weights.size(), " pairs; expected ", pairs);
   require(detail::finite(options.ridge) && options.ridge > 0., "style_balance: option 'ridge' is ", options.ridge, "; expected a positive number");
   for (std::int64_t i = 0; i < pairs; ++i)
     for (std::int64_t k = 0; k < q; ++k) require(detail::finite(static_cast<double>(phi(i, k))), "style_balance: argument 'style' is not finite for pair ", i, "; expected finite numbers");
-  const auto signed_style = [&](std::int64_t i, std::int64_t k) { return orientation[detail::at(i)] * static_cast<double>(phi(i, k)); };
+  const auto signed_style = [&](std::int64_t i, std::int64_t k) { return orientation[detail::index(i)] * static_cast<double>(phi(i, k)); };
 
   // The largest eigenvalue of sum phi phi^T is at most the largest sum of a row's absolute values: the step 1 / (largest + ridge) is safe.
   double largest = 0;
-  aligned_vector<double> gram(detail::at(q * q)), sum(detail::at(q)), before(detail::at(pairs), 1.), ahead(detail::at(pairs), 1.);
+  aligned_vector<double> gram(detail::index(q * q)), sum(detail::index(q)), before(detail::index(pairs), 1.), ahead(detail::index(pairs), 1.);
   for (std::int64_t i = 0; i < pairs; ++i)
     for (std::int64_t a = 0; a < q; ++a)
-      for (std::int64_t b = 0; b < q; ++b) gram[detail::at(a * q + b)] += signed_style(i, a) * signed_style(i, b);
+      for (std::int64_t b = 0; b < q; ++b) gram[detail::index(a * q + b)] += signed_style(i, a) * signed_style(i, b);
   for (std::int64_t a = 0; a < q; ++a) {
     double row = 0;
-    for (std::int64_t b = 0; b < q; ++b) row += std::fabs(gram[detail::at(a * q + b)]);
+    for (std::int64_t b = 0; b < q; ++b) row += std::fabs(gram[detail::index(a * q + b)]);
     largest = std::max(largest, row);
   }
   const auto imbalance = [&](std::span<const double> w) {
     for (std::int64_t k = 0; k < q; ++k) {
       double s = 0;
-      for (std::int64_t i = 0; i < pairs; ++i) s = math::fma(w[detail::at(i)], signed_style(i, k), s);
-      sum[detail::at(k)] = s;
+      for (std::int64_t i = 0; i < pairs; ++i) s = math::fma(w[detail::index(i)], signed_style(i, k), s);
+      sum[detail::index(k)] = s;
     }
   };
   const double step = 1. / (largest + options.ridge), root = std::sqrt(options.ridge * step), momentum = (1. - root) / (1. + root);
@@ -151,12 +151,12 @@ style_balance_result style_balance(const Style& style, std::span<const std::int8
     imbalance(ahead);
     double moved = 0, size = 1;
     for (std::int64_t i = 0; i < pairs; ++i) {
-      double gradient = options.ridge * (ahead[detail::at(i)] - 1.);
-      for (std::int64_t k = 0; k < q; ++k) gradient = math::fma(sum[detail::at(k)], signed_style(i, k), gradient);
-      const double w = std::max(0., ahead[detail::at(i)] - step * gradient);
-      moved = std::max({moved, std::fabs(w - before[detail::at(i)]), std::fabs(w - ahead[detail::at(i)])}), size = std::max(size, w);
-      ahead[detail::at(i)] = w + momentum * (w - before[detail::at(i)]);
-      before[detail::at(i)] = w;
+      double gradient = options.ridge * (ahead[detail::index(i)] - 1.);
+      for (std::int64_t k = 0; k < q; ++k) gradient = math::fma(sum[detail::index(k)], signed_style(i, k), gradient);
+      const double w = std::max(0., ahead[detail::index(i)] - step * gradient);
+      moved = std::max({moved, std::fabs(w - before[detail::index(i)]), std::fabs(w - ahead[detail::index(i)])}), size = std::max(size, w);
+      ahead[detail::index(i)] = w + momentum * (w - before[detail::index(i)]);
+      before[detail::index(i)] = w;
     }
     ++result.steps;
     result.converged = moved <= 1e-12 * size;

@@ -55,7 +55,7 @@ class horizon_sums {
   void gather(std::span<const double> divergence, std::int64_t first, std::int64_t end, std::span<const std::uint8_t> mask) {
     divergence_.clear();
     for (std::int64_t t = first; t < end; ++t)
-      if (kept(mask, t)) divergence_.push_back(divergence[at(t)]);
+      if (kept(mask, t)) divergence_.push_back(divergence[index(t)]);
   }
 
   gap_statistics statistics() const {
@@ -69,7 +69,7 @@ class horizon_sums {
 
   /// A_t of the gathered tokens, in order.
   std::span<const double> averages(const gap_statistics& gap, const horizon_options& options) {
-    const std::size_t n = divergence_.size(), window = options.horizon > 0 && at(options.horizon) < n ? at(options.horizon) : n;
+    const std::size_t n = divergence_.size(), window = options.horizon > 0 && index(options.horizon) < n ? index(options.horizon) : n;
     decay_.resize(n), value_.resize(n), weight_.resize(n), reach_.resize(n);
     const double scale = gap.deviation + options.epsilon;
     for (std::size_t t = 0; t < n; ++t) {
@@ -110,7 +110,7 @@ inline void check_horizons(const char* function, std::span<const double> diverge
   check_mask(function, options.mask, n);
   check_indptr(function, options.indptr, n);
   for (std::int64_t t = 0; t < n; ++t) {
-    const double d = divergence[at(t)];
+    const double d = divergence[index(t)];
     require(!kept(options.mask, t) || (finite(d) && d >= 0.), function, ": argument 'divergence' is ", d, " at row ", t, "; expected a finite number, 0 or more, in unmasked rows");
   }
 }
@@ -124,7 +124,7 @@ void each_horizon(std::span<const double> divergence, std::span<double> out, con
     const auto averages = sums.averages(gap(sums), options);
     const auto value_of = result(averages);
     std::size_t next = 0;
-    for (std::int64_t t = first; t < end; ++t) out[at(t)] = kept(options.mask, t) ? value_of(averages[next++]) : 0.;
+    for (std::int64_t t = first; t < end; ++t) out[index(t)] = kept(options.mask, t) ? value_of(averages[next++]) : 0.;
   });
 }
 

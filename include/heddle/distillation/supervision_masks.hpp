@@ -32,7 +32,7 @@ inline void prefix_mask(std::span<std::uint8_t> mask, std::int64_t prefix, std::
   const auto n = static_cast<std::int64_t>(mask.size());
   detail::check_indptr("prefix_mask", indptr, n);
   detail::for_each_sequence(indptr, n, [&](std::int64_t first, std::int64_t end) {
-    for (std::int64_t i = first; i < end; ++i) mask[detail::at(i)] = i - first < prefix;
+    for (std::int64_t i = first; i < end; ++i) mask[detail::index(i)] = i - first < prefix;
   });
 }
 
@@ -54,7 +54,7 @@ inline void prefix_or_trace_mask(std::span<std::uint8_t> mask, std::int64_t pref
   key.purpose = purpose::dropout, key.index = 0;
   detail::for_each_sequence(indptr, n, [&](std::int64_t first, std::int64_t end) {
     const bool full = uniform(key) < full_share;
-    for (std::int64_t i = first; i < end; ++i) mask[detail::at(i)] = full || i - first < prefix;
+    for (std::int64_t i = first; i < end; ++i) mask[detail::index(i)] = full || i - first < prefix;
     ++key.index;
   });
 }
@@ -67,22 +67,22 @@ inline std::int64_t largest_scores_mask(std::span<const double> score, std::span
   detail::check_mask("largest_scores_mask", among, n);
   detail::check_indptr("largest_scores_mask", indptr, n);
   for (std::int64_t i = 0; i < n; ++i)
-    require(!detail::kept(among, i) || score[detail::at(i)] == score[detail::at(i)], "largest_scores_mask: argument 'score' is NaN at row ", i, "; expected numbers in the rows to choose from");
+    require(!detail::kept(among, i) || score[detail::index(i)] == score[detail::index(i)], "largest_scores_mask: argument 'score' is NaN at row ", i, "; expected numbers in the rows to choose from");
   std::int64_t kept = 0;
   aligned_vector<std::int64_t> rows;
   detail::for_each_sequence(indptr, n, [&](std::int64_t first, std::int64_t end) {
     rows.clear();
     for (std::int64_t i = first; i < end; ++i) {
       if (detail::kept(among, i)) rows.push_back(i);
-      mask[detail::at(i)] = 0;
+      mask[detail::index(i)] = 0;
     }
     if (rows.empty()) return;
     const std::int64_t count = std::max(std::int64_t{1}, detail::share_of(fraction, static_cast<std::int64_t>(rows.size())));
     std::nth_element(rows.begin(), rows.begin() + (count - 1), rows.end(), [&](std::int64_t a, std::int64_t b) {
-      const double x = score[detail::at(a)], y = score[detail::at(b)];
+      const double x = score[detail::index(a)], y = score[detail::index(b)];
       return x > y || (x == y && a < b);
     });
-    for (std::int64_t k = 0; k < count; ++k) mask[detail::at(rows[detail::at(k)])] = 1;
+    for (std::int64_t k = 0; k < count; ++k) mask[detail::index(rows[detail::index(k)])] = 1;
     kept += count;
   });
   return kept;

@@ -59,7 +59,7 @@ inline std::int64_t first_failure(std::span<const double> divergence, double thr
   require(threshold == threshold, "first_failure: argument 'threshold' is NaN; expected a number");
   const auto n = static_cast<std::int64_t>(divergence.size());
   for (std::int64_t i = 0; i < n; ++i) {
-    const double d = divergence[detail::at(i)];
+    const double d = divergence[detail::index(i)];
     require(d == d, "first_failure: argument 'divergence' is NaN at row ", i, "; expected numbers");
     if (d > threshold) return i;
   }
@@ -69,7 +69,7 @@ inline std::int64_t first_failure(std::span<const double> divergence, double thr
 inline void refinement_mask(std::span<std::uint8_t> mask, std::int64_t first_refined, bool keep_prefix = false) {
   const auto n = static_cast<std::int64_t>(mask.size());
   require(first_refined >= 0 && first_refined <= n, "refinement_mask: argument 'first_refined' is ", first_refined, "; expected 0 to ", n);
-  for (std::int64_t i = 0; i < n; ++i) mask[detail::at(i)] = keep_prefix || i >= first_refined;
+  for (std::int64_t i = 0; i < n; ++i) mask[detail::index(i)] = keep_prefix || i >= first_refined;
 }
 
 }  // namespace HEDDLE_ISA

@@ -12,9 +12,9 @@
 
 namespace heddle::distillation::detail::inline HEDDLE_ISA {
 
-[[gnu::always_inline]] inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+[[gnu::always_inline]] inline std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-inline bool kept(std::span<const std::uint8_t> mask, std::int64_t row) { return mask.empty() || mask[at(row)] != 0; }
+inline bool kept(std::span<const std::uint8_t> mask, std::int64_t row) { return mask.empty() || mask[index(row)] != 0; }
 
 inline void check_mask(const char* function, std::span<const std::uint8_t> mask, std::int64_t rows) {
   const auto size = static_cast<std::int64_t>(mask.size());
