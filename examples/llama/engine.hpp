@@ -50,7 +50,7 @@ class engine {
     shape_ = {static_cast<int>(config.num_layers), static_cast<int>(config.num_kv_heads), static_cast<int>(config.head_dim),
               static_cast<std::int64_t>(context_ + options.draft_rows), static_cast<int>(options.sequences)};
     codec_ = options.cache;
-    cache_ = new_cache();
+    cache_ = new_cache(shape_.num_sequences);
     model_.emplace([&](auto range) { bytes.drop(range); }, config, weights, options.activations, *cache_, team_);
     tokens_ = tokens.get();
   }
@@ -58,7 +58,11 @@ class engine {
   llama::model& model() { return *model_; }
   const tokenizer& tokens() const { return *tokens_; }
   std::size_t context() const { return context_; }
-  std::unique_ptr<kv_cache> new_cache() const { return make_cache(codec_, shape_); }
+  std::unique_ptr<kv_cache> new_cache(int sequences = 1) const {
+    cache_shape shape = shape_;
+    shape.num_sequences = sequences;
+    return make_cache(codec_, shape);
+  }
 
   encoding encode(std::string_view prompt) const { return chat_ ? tokens_->encode(chat_->render(prompt)) : tokens_->encode(prompt, true); }
 

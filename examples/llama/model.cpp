@@ -89,12 +89,15 @@ tensor_view<const float, 2> model::score(std::span<const heddle::token_tree> tre
   return logits_of(evaluate(trees, wanted::hidden, layers_.size()));
 }
 
-tensor_view<const float, 2> model::score_with(std::size_t layers, const heddle::token_tree& tree, int sequence) {
+tensor_view<const float, 2> model::score_with(std::size_t layers, const heddle::token_tree& tree, std::span<const std::int32_t> nodes, int sequence) {
+  heddle::require(layers >= 1 && layers <= layers_.size(), "model::score_with: argument 'layers' is ", layers, "; expected 1 to ", layers_.size());
   std::vector<heddle::token_tree> trees(static_cast<std::size_t>(sequence) + 1);
   trees.back() = tree;
-  const auto logits = logits_of(evaluate(trees, wanted::hidden, layers));
+  const auto x = evaluate(trees, wanted::hidden, layers);
   cache_->forget();
-  return logits;
+  const auto chosen = chosen_.resize(static_cast<std::int64_t>(nodes.size()), x.extent(1));
+  for (std::size_t i = 0; i < nodes.size(); ++i) std::copy_n(x.at(nodes[i]), config_.hidden_size, chosen.at(i));
+  return logits_of(chosen);
 }
 
 void model::keep(int sequence, std::span<const std::int32_t> path) {

@@ -61,8 +61,9 @@ class model {
   tensor_view<const float, 2> score(std::span<const heddle::token_tree> trees);
   void keep(int sequence, std::span<const std::int32_t> path);
 
-  // Drafts of the model's own lower half: logits that follow each node when the upper layers are left out. The cache is read, not changed.
-  tensor_view<const float, 2> score_with(std::size_t layers, const heddle::token_tree& tree, int sequence = 0);
+  // What the first layers alone would say: logits after `nodes` of the tree, [nodes, vocabulary size]. Reads the cache, does not change it: the
+  // rows of lower layers do not depend on those above.
+  tensor_view<const float, 2> score_with(std::size_t layers, const heddle::token_tree& tree, std::span<const std::int32_t> nodes, int sequence = 0);
 
   // The final hidden states (behind the last norm, what the unembedding reads) of the rows of the last score() or append(); valid until
   // the next call of either, or of prefill().
@@ -120,7 +121,7 @@ class model {
   std::vector<layer> layers_;
   std::vector<token> tokens_;  // of the rows of a step
   std::vector<std::int32_t> indptr_, positions_, parents_, kept_;
-  row_buffer hidden_, normed_, projected_, mixed_, final_rows_, logits_;
+  row_buffer hidden_, chosen_, normed_, projected_, mixed_, final_rows_, logits_;
   tensor_view<const float, 2> final_;
   std::vector<std::vector<float>> last_hidden_;
 };

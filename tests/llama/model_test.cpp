@@ -166,8 +166,12 @@ TEST(Model, LowerLayersDraftOnTheSameCache) {
   e.net.prefill(prompt), other.net.prefill(prompt);
   const std::vector<token> nodes{7, 20, 21, 22};
   const std::vector<std::int32_t> parents{-1, 0, 0, 1}, depths{0, 1, 1, 2};
-  const auto all = copy(e.net.score_with(2, {nodes, parents, depths}));
-  const auto half = copy(e.net.score_with(1, {nodes, parents, depths}));
+  const std::vector<std::int32_t> every{0, 1, 2, 3}, two{0, 3};
+  const auto all = copy(e.net.score_with(2, {nodes, parents, depths}, every));
+  const auto half = copy(e.net.score_with(1, {nodes, parents, depths}, every));
+  const auto some = copy(e.net.score_with(1, {nodes, parents, depths}, two));
+  EXPECT_TRUE(same_bits(some, 0, half, 0) && same_bits(some, 1, half, 3));
+  EXPECT_THROW(e.net.score_with(3, {nodes, parents, depths}, every), heddle::error);
   const auto again = copy(e.net.score({nodes, parents, depths}));
   EXPECT_EQ(all, again);
   EXPECT_NE(half, again);
