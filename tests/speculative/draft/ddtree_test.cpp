@@ -67,7 +67,7 @@ TEST(SlotRanking, IsTheSortedSoftmaxOfEachRow) {
     const double temperature = trial % 2 ? 1. : 0.3 + 0.01 * trial;
     slot_ranker ranker;
     const matrix_of logits(u);
-    const slot_ranking best = ranker.rank(logits.view(), width, temperature);
+    const slot_ranking best = ranker.rank(logits.view(), width, temperature, true);
     ASSERT_EQ(best.num_slots(), 3);
     for (std::int32_t slot = 0; slot < 3; ++slot) {
       const auto& row = u[static_cast<std::size_t>(slot)];
@@ -80,8 +80,8 @@ TEST(SlotRanking, IsTheSortedSoftmaxOfEachRow) {
       const auto p = softmax(row, temperature);
       double entropy = 0;
       for (const double x : p) entropy -= x > 0 ? x * std::log(x) : 0;
-      for (std::size_t i = 0; i < order.size(); ++i) ASSERT_NEAR(best.log_probs_of(slot)[i], std::log(p[static_cast<std::size_t>(order[i])]), 1e-5);
-      ASSERT_NEAR(best.entropies[static_cast<std::size_t>(slot)], entropy, 1e-4);
+      for (std::size_t i = 0; i < order.size(); ++i) ASSERT_NEAR(best.log_probs_of(slot)[i], std::log(p[static_cast<std::size_t>(order[i])]), 8e-5);
+      ASSERT_NEAR(best.entropies[static_cast<std::size_t>(slot)], entropy, 5e-4);
     }
   }
 }
@@ -249,7 +249,7 @@ TEST(DDTree, EdgesAndBadInput) {
   EXPECT_EQ(builder.build(7, slots, 100).tokens.size(), 1u + 2u + 4u);   // probability 0 never enters
   const auto two = builder.build(7, slots, 2);
   EXPECT_EQ(ids(two.tokens.begin(), two.tokens.end()), (ids{7, 0, 1}));
-  EXPECT_NEAR(builder.expected_accepted(), 1.0, 1e-5);
+  EXPECT_NEAR(builder.expected_accepted(), 1.0, 8e-5);
   EXPECT_THROW(builder.build(7, slots, -1), error);
   const std::vector<double> few = {1., 2.}, zero = {0., 1., 2.};
   EXPECT_THROW(builder.build(7, slots, 2, {0., few}), error);

@@ -4,10 +4,11 @@
 //
 // A token at -infinity has probability 0 and never enters: a slot may list fewer than `width`. A NaN, +infinity or a slot without any finite logit is an
 // error that names the slot, before anything is returned.
-// Log-probabilities are (z - max) / T - ln sum in double; the sum is of float exponentials, so that they are within 1e-5 of exact; none is above 0.
+// Log-probabilities are (z - max) / T - ln sum in double; the sum is of float exponentials, so that they are within 8e-5 of exact, off by the same
+// for all tokens of a slot (1e-5 where no single token has most of the mass); none is above 0.
 // The same bits for every row position, batch and thread; float32 rows in place, others and strided ones through a copy.
 // Cost: each row is read once from memory (maximum and sum of a block of 256 logits follow each other in the innermost cache), then the blocks that
-// hold the best tokens once more. Scratch: 16 V bytes.
+// hold the best tokens once more. Scratch: 8 V bytes.
 //
 //     heddle::slot_ranker ranker;
 //     const heddle::slot_ranking best = ranker.rank(logits, 64);
@@ -17,7 +18,6 @@
 #include <heddle/core/math.hpp>
 #include <heddle/core/tensor.hpp>
 #include <heddle/sampling/detail/scan.hpp>
-#include <heddle/sampling/detail/selection.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -35,7 +35,7 @@ struct slot_ranking {
   std::span<const std::int32_t> counts{};     ///< [K] tokens listed, width at most
   std::span<const std::int32_t> tokens{};     ///< [K][width], best first
   std::span<const double> log_probs{};        ///< [K][width]
-  std::span<const double> entropies{};        ///< [K], nats, of the whole slot
+  std::span<const double> entropies{};        ///< [K], nats, of the whole slot, if they were asked for
 
   [[gnu::always_inline]] constexpr std::int32_t num_slots() const { return static_cast<std::int32_t>(counts.size()); }
   [[gnu::always_inline]] constexpr std::span<const std::int32_t> tokens_of(std::int32_t slot) const { return tokens.subspan(offset(slot), count(slot)); }
@@ -55,49 +55,94 @@ struct row_summary {
   double entropy = 0.;
 };
 
-/// Maximum, log-sum and entropy of a row in one read of it; the largest logit of every block.
-inline row_summary summarise(const float* z, std::int64_t n, double inverse_temperature, float* block_max) {
-  namespace row = sampling::detail;
-  const simd::f32x16 log2_scale = simd::splat(static_cast<float>(inverse_temperature * 1.4426950408889634)), lowest = simd::splat(static_cast<float>(-60. / inverse_temperature));
-  row_summary result{.max = row::impossible};
-  double sum = 0., moment = 0.;   // of w = e^((z - max) / T) and of w (z - max)
-  bool has_nan = false;
-  for (std::int64_t block = 0, at = 0; at < n; ++block, at += row::block_tokens) {
-    const std::int64_t length = n - at < row::block_tokens ? n - at : row::block_tokens;
-    const row::scanned scanned = row::scan(z + at, length, block_max + block);
-    has_nan |= scanned.has_nan;
-    const float top = scanned.max;
-    if (top == row::impossible) continue;
-    if (top > result.max) {
-      const double shift = static_cast<double>(result.max) - static_cast<double>(top), factor = sum > 0. ? math::exp(shift * inverse_temperature) : 0.;
-      if (sum > 0.) moment = factor * math::fma(shift, sum, moment);
-      sum *= factor;
-      result.max = top;
+/// The definition in double: for rows that are bad or beyond the range of the fast path.
+inline row_summary summarise_slowly(const float* z, std::int64_t n, double inverse_temperature, float* block_max) {
+  const sampling::detail::scanned row = sampling::detail::scan(z, n, block_max);
+  if (row.has_nan) return {.status = heddle::status::nan_logit};
+  if (row.max == simd::infinity) return {.status = heddle::status::inf_logit};
+  if (row.max == -simd::infinity) return {.status = heddle::status::empty_support};
+  double sum = 0., moment = 0.;
+  for (std::int64_t i = 0; i < n; ++i)
+    if (const double x = (static_cast<double>(z[i]) - static_cast<double>(row.max)) * inverse_temperature; x > -700.) {
+      const double w = math::exp(x);
+      sum += w, moment = math::fma(w, x, moment);
     }
-    const simd::f32x16 max = simd::splat(result.max);
-    simd::f32x16 w = simd::splat(0.f), w2 = w, m = w, m2 = w;
-    std::int64_t i = at;
-    const auto add = [&](simd::f32x16 x, simd::f32x16& mass, simd::f32x16& first) __attribute__((always_inline)) {
-      const simd::f32x16 weight = row::rough_weight(x, max, log2_scale, lowest);
-      mass = mass + weight, first = simd::fma(weight, simd::max(lowest, x - max), first);
+  return {.max = row.max, .log_sum = math::log(sum), .entropy = math::log(sum) - moment / sum};
+}
+
+/// Sums of w = 2^(t - base) and of w z over logits z, t = z log2(e) / T, down to 2^-100; the largest logit, and that of every block. Either sum is NaN
+/// if a logit is NaN or infinite. base: an integer no further than 2^20 from 0 and no more than 2^6 below the largest t.
+struct stretch_sums {
+  float max, mass, moment;
+};
+template <bool with_moment>
+[[gnu::always_inline]] inline stretch_sums sum_stretch(const float* z, std::int64_t n, float scale, float base, float* block_max) {
+  constexpr std::int64_t ahead = 1024;
+  const simd::f32x16 to_t = simd::splat(scale), lowest = simd::splat((base - 100.f) / scale), magic = simd::splat(12582912.f - base);   // 1.5 * 2^23 rounds to integers
+  simd::f32x16 mass = simd::splat(0.f), moment = mass;
+  float top = sampling::detail::impossible;
+  for (std::int64_t first = 0; first < n; first += sampling::detail::block_tokens) {
+    const std::int64_t last = n - first < sampling::detail::block_tokens ? n : first + sampling::detail::block_tokens;
+    simd::f32x16 max = simd::splat(sampling::detail::impossible);
+    const auto add = [&](simd::f32x16 x) __attribute__((always_inline)) {
+      max = simd::max(x, max);
+      const simd::f32x16 y = simd::max(lowest, x), shifted = simd::fma(y, to_t, magic), r = simd::fma(y, to_t, magic - shifted);
+      simd::f32x16 w = simd::splat(5.51716691e-02f);   // 2^r on [-1/2, 1/2] within 7.5e-5, the errors cancelling on average
+      w = simd::fma(w, r, simd::splat(2.42611122e-01f));
+      w = simd::fma(w, r, simd::splat(6.93260985e-01f));
+      w = simd::fma(w, r, simd::splat(9.99928074e-01f));
+      w = simd::floats_of(simd::bits_of(w) + simd::shift_left<23>(simd::bits_of(shifted)));
+      mass = mass + w;
+      if constexpr (with_moment) moment = simd::fma(w, y, moment);
     };
-    for (; i + 32 <= at + length; i += 32) add(simd::load(z + i), w, m), add(simd::load(z + i + 16), w2, m2);
-    for (; i < at + length; i += 16) {
-      alignas(64) float few[16];
-      for (int k = 0; k < 16; ++k) few[k] = i + k < at + length ? z[i + k] : row::impossible;
-      add(simd::load(few), w, m);
+    std::int64_t i = first;
+    for (; i + 16 <= last; i += 16) {
+      __builtin_prefetch(z + i + ahead);
+      add(simd::load(z + i));
     }
-    sum += static_cast<double>(simd::reduce_add(w + w2)), moment += static_cast<double>(simd::reduce_add(m + m2));
+    if (i < last) {
+      alignas(64) float few[16];
+      for (int k = 0; k < 16; ++k) few[k] = i + k < last ? z[i + k] : sampling::detail::impossible;
+      add(simd::load(few));
+    }
+    const float block_top = sampling::detail::largest_lane(max);
+    *block_max++ = block_top;
+    if (block_top > top) top = block_top;
   }
-  if (has_nan)
-    result.status = heddle::status::nan_logit;
-  else if (result.max == std::numeric_limits<float>::infinity())
-    result.status = heddle::status::inf_logit;
-  else if (result.max == row::impossible)
-    result.status = heddle::status::empty_support;
-  else
-    result.log_sum = math::log(sum), result.entropy = result.log_sum - moment / sum * inverse_temperature;
-  return result;
+  return {top, simd::reduce_add(mass), simd::reduce_add(moment)};
+}
+
+/// Maximum, log-sum and (if asked for) entropy of a row in one read of it; the largest logit of every block.
+template <bool with_entropy>
+row_summary summarise(const float* z, std::int64_t n, double inverse_temperature, float* block_max) {
+  constexpr std::int64_t stretch = 4 * sampling::detail::block_tokens;
+  constexpr double log_2 = 0.693147180559945309, largest_base = 1048576.;
+  const double per_logit = inverse_temperature / log_2;
+  const auto scale = static_cast<float>(per_logit);
+  float max = sampling::detail::impossible;
+  double base = 0., sum = 0., moment = 0.;
+  bool has_base = false;
+  for (std::int64_t at = 0; at < n; at += stretch) {
+    const std::int64_t length = n - at < stretch ? n - at : stretch;
+    float* const maxima = block_max + at / sampling::detail::block_tokens;
+    stretch_sums s{};
+    if (has_base) s = sum_stretch<with_entropy>(z + at, length, scale, static_cast<float>(base), maxima);
+    if (!has_base || static_cast<double>(s.max) * per_logit > base + 64.) {   // at the beginning, and where the row rises by more than 2^64
+      s.max = sampling::detail::scan(z + at, length, maxima).max;
+      if (s.max == sampling::detail::impossible) continue;
+      const double exponent = static_cast<double>(s.max) * per_logit;
+      if (!(exponent < largest_base && exponent > -largest_base)) return summarise_slowly(z, n, inverse_temperature, block_max);
+      const double raised = static_cast<double>(static_cast<std::int64_t>(exponent)), factor = has_base ? math::exp((base - raised) * log_2) : 0.;
+      sum *= factor, moment *= factor, base = raised, has_base = true;
+      s = sum_stretch<with_entropy>(z + at, length, scale, static_cast<float>(base), maxima);
+    }
+    if (s.mass != s.mass) return summarise_slowly(z, n, inverse_temperature, block_max);
+    sum += static_cast<double>(s.mass), moment += static_cast<double>(s.moment);
+    if (s.max > max) max = s.max;
+  }
+  if (!has_base) return summarise_slowly(z, n, inverse_temperature, block_max);
+  const double log_sum = math::log(sum);   // to the base above; the caller's is the maximum
+  return {.max = max, .log_sum = log_sum + (base * log_2 - static_cast<double>(max) * inverse_temperature), .entropy = with_entropy ? log_sum + base * log_2 - moment / sum * inverse_temperature : 0.};
 }
 
 }  // namespace detail::inline HEDDLE_ISA
@@ -108,7 +153,7 @@ class slot_ranker {
  public:
   template <tensor_of<2> Logits>
     requires host_tensor<Logits>
-  slot_ranking rank(const Logits& logits, std::int32_t width, double temperature = 1.) {
+  slot_ranking rank(const Logits& logits, std::int32_t width, double temperature = 1., bool with_entropies = false) {
     const auto u = view_of(logits);
     const std::int64_t slots = u.extent(0), vocabulary = u.extent(1);
     require(vocabulary > 0 && vocabulary <= sampling::detail::largest_vocabulary, "slot_ranker: argument 'logits' has rows of ", vocabulary, "; expected 1 to ", sampling::detail::largest_vocabulary);
@@ -116,8 +161,8 @@ class slot_ranker {
     require(temperature >= 1e-6 && temperature <= 1e6, "slot_ranker: argument 'temperature' is ", temperature, "; expected 1e-6 to 1e6");
     width_ = static_cast<std::int32_t>(std::min<std::int64_t>(width, vocabulary));
     resize(static_cast<std::size_t>(slots), static_cast<std::size_t>(vocabulary));
-    for (std::int64_t slot = 0; slot < slots; ++slot) rank_slot(contiguous(u[slot]), vocabulary, static_cast<std::size_t>(slot), 1. / temperature);
-    return {width_, counts_, tokens_, log_probs_, entropies_};
+    for (std::int64_t slot = 0; slot < slots; ++slot) rank_slot(contiguous(u[slot]), vocabulary, static_cast<std::size_t>(slot), 1. / temperature, with_entropies);
+    return {width_, counts_, tokens_, log_probs_, with_entropies ? std::span<const double>(entropies_) : std::span<const double>{}};
   }
 
  private:
@@ -125,8 +170,7 @@ class slot_ranker {
     counts_.resize(slots), entropies_.resize(slots);
     tokens_.resize(slots * static_cast<std::size_t>(width_)), log_probs_.resize(tokens_.size());
     block_max_.resize(static_cast<std::size_t>(sampling::detail::blocks_of(static_cast<std::int64_t>(vocabulary))));
-    sample_.resize(std::max(block_max_.size(), sample_size + 1));
-    if (ids_.size() < vocabulary) ids_.resize(vocabulary), logits_.resize(vocabulary), order_.resize(vocabulary);
+    if (order_.size() < vocabulary) order_.resize(vocabulary);
   }
 
   template <class Element>
@@ -138,16 +182,14 @@ class slot_ranker {
     return row_.data();
   }
 
-  void rank_slot(const float* z, std::int64_t n, std::size_t slot, double inverse_temperature) {
-    const detail::row_summary row = detail::summarise(z, n, inverse_temperature, block_max_.data());
+  void rank_slot(const float* z, std::int64_t n, std::size_t slot, double inverse_temperature, bool with_entropy) {
+    const detail::row_summary row = with_entropy ? detail::summarise<true>(z, n, inverse_temperature, block_max_.data()) : detail::summarise<false>(z, n, inverse_temperature, block_max_.data());
     require(row.status == status::ok, "slot_ranker: argument 'logits': row ", slot, ": ", name_of(row.status));
-    std::int64_t found = sampling::detail::collect(z, n, block_max_.data(), floor(z, n), ids_.data(), logits_.data());
-    if (found < width_) found = sampling::detail::collect(z, n, block_max_.data(), std::numeric_limits<float>::lowest(), ids_.data(), logits_.data());
-
-    for (std::int64_t i = 0; i < found; ++i) order_[static_cast<std::size_t>(i)] = key(logits_[static_cast<std::size_t>(i)], ids_[static_cast<std::size_t>(i)]);
+    std::int64_t found = collect(z, n, floor(z, n));
+    if (found < width_) found = collect(z, n, std::numeric_limits<float>::lowest());
     const std::int64_t kept = std::min<std::int64_t>(found, width_);
-    if (kept < found) std::nth_element(order_.begin(), order_.begin() + kept, order_.begin() + found);
-    std::sort(order_.begin(), order_.begin() + kept);
+    if (found > 2 * kept) std::nth_element(order_.begin(), order_.begin() + kept, order_.begin() + found), found = kept;
+    std::sort(order_.begin(), order_.begin() + found);
 
     counts_[slot] = static_cast<std::int32_t>(kept), entropies_[slot] = row.entropy > 0. ? row.entropy : 0.;
     for (std::int64_t i = 0; i < kept; ++i) {
@@ -158,21 +200,60 @@ class slot_ranker {
     }
   }
 
-  /// A logit that `width` tokens reach, or nearly so: from the block maxima, or from a sample where there are too few blocks.
+  /// A logit that `width` tokens reach, few more if there are enough blocks: from the block maxima, or else from a sample of the row.
   float floor(const float* z, std::int64_t n) {
-    std::int64_t m = 0;
-    for (const float top : block_max_)
-      if (top > sampling::detail::impossible) sample_[static_cast<std::size_t>(m++)] = top;
-    std::int64_t rank = width_;
-    if (rank > m) {
-      const std::int64_t stride = n / static_cast<std::int64_t>(sample_size) + 1;
-      m = 0;
-      for (std::int64_t i = 0; i < n; i += stride)
-        if (z[i] > sampling::detail::impossible) sample_[static_cast<std::size_t>(m++)] = z[i];
-      rank = rank / stride * 5 / 4 + 16;
+    if (block_max_.size() < static_cast<std::size_t>(width_)) {
+      const std::int64_t stride = n / static_cast<std::int64_t>(sample_size) + 1, rank = width_ / stride * 5 / 4 + 16;
+      sample_.clear();
+      for (std::int64_t i = 0; i < n; i += stride) sample_.push_back(z[i]);
+      return reached_by(sample_, rank);
     }
-    return m > rank || rank == width_ ? sampling::detail::weighted_threshold(sample_.data(), sampling::detail::unit_weights{}, m, static_cast<double>(rank)) : std::numeric_limits<float>::lowest();
+    return reached_by(block_max_, width_);
   }
+  /// A value that at least `count` of the values reach, and at most count / 8 more unless many are equal; the lowest number if there are fewer.
+  static float reached_by(const aligned_vector<float>& values, std::int64_t count) {
+    constexpr float lowest = std::numeric_limits<float>::lowest();
+    const auto number_from = [&](float limit) {
+      std::int32_t number = 0;
+      for (const float x : values) number += x >= limit;
+      return std::int64_t{number};
+    };
+    float high = lowest, low = std::numeric_limits<float>::max();
+    for (const float x : values)
+      if (x > sampling::detail::impossible) high = x > high ? x : high, low = x < low ? x : low;
+    if (number_from(low) < count) return lowest;
+    for (int step = 0; step < 24; ++step) {
+      const float middle = low * 0.5f + high * 0.5f;
+      const std::int64_t number = number_from(middle);
+      (number >= count ? low : high) = middle;
+      if (number >= count && number <= count + count / 8) break;
+    }
+    return low;
+  }
+
+  /// Puts the keys of { v : z_v >= threshold } into order_; their number.
+  std::int64_t collect(const float* z, std::int64_t n, float threshold) {
+    std::int64_t count = 0;
+    const simd::f32x16 limit = simd::splat(threshold);
+    for (std::int64_t block = 0, i = 0; i < n; ++block) {
+      const std::int64_t end = n - i < sampling::detail::block_tokens ? n : i + sampling::detail::block_tokens;
+      if (!(block_max_[static_cast<std::size_t>(block)] >= threshold)) {
+        i = end;
+        continue;
+      }
+      for (; i + 64 <= end; i += 64) {
+        const simd::f32x16 a = simd::load(z + i), b = simd::load(z + i + 16), c = simd::load(z + i + 32), d = simd::load(z + i + 48);
+        if (!simd::bits_of(simd::less_equal(limit, simd::max(simd::max(a, b), simd::max(c, d))))) continue;
+        std::uint64_t bits = simd::bits_of(simd::less_equal(limit, a)) | std::uint64_t{simd::bits_of(simd::less_equal(limit, b))} << 16 |
+                             std::uint64_t{simd::bits_of(simd::less_equal(limit, c))} << 32 | std::uint64_t{simd::bits_of(simd::less_equal(limit, d))} << 48;
+        for (; bits; bits &= bits - 1) put(z, i + std::countr_zero(bits), count);
+      }
+      for (; i < end; ++i)
+        if (z[i] >= threshold) put(z, i, count);
+    }
+    return count;
+  }
+  void put(const float* z, std::int64_t v, std::int64_t& count) { order_[static_cast<std::size_t>(count++)] = key(z[v], static_cast<std::int32_t>(v)); }
 
   /// Ascending by (logit descending, id ascending).
   static std::uint64_t key(float logit, std::int32_t id) {
@@ -183,9 +264,9 @@ class slot_ranker {
 
   static constexpr std::size_t sample_size = 4096;
   std::int32_t width_ = 0;
-  aligned_vector<std::int32_t> counts_, tokens_, ids_;
+  aligned_vector<std::int32_t> counts_, tokens_;
   aligned_vector<double> log_probs_, entropies_;
-  aligned_vector<float> block_max_, sample_, logits_, row_;
+  aligned_vector<float> block_max_, sample_, row_;
   aligned_vector<std::uint64_t> order_;
 };
 
