@@ -1,6 +1,9 @@
 // Weights against the recursion as the paper's formula has it, and its laws.
 #include <heddle/distillation/supervision_horizons.hpp>
 
+#include <heddle/distillation/loss.hpp>
+
+#include "distillation/gradient_laws.hpp"
 #include "support/errors.hpp"
 
 #include <gtest/gtest.h>
@@ -153,6 +156,32 @@ TEST(SupervisionHorizons, MasksAndRaggedBatches) {
     }
   }
 }
+
+// The divergences of the loss itself are reused: no further pass over student or teacher. lambda = 0 is the loss without weights.
+template <class T>
+void weights_of_the_loss() {
+  std::mt19937 random(6);
+  auto [z, exact] = test::same_numbers<T>(test::gaussian<double>(10, 17, random));
+  auto [y, exact_teacher] = test::same_numbers<T>(test::gaussian<double>(10, 17, random));
+  const std::vector<std::uint8_t> mask = {1, 1, 0, 1, 1, 1, 0, 1, 1, 1};
+  const auto rows = per_row(reverse_kl{}, {.mask = mask}, z.view(), y.view());
+  numbers w(10);
+  test::array<T> weighted(10, 17), plain(10, 17);
+  const auto vanilla = loss(z.view(), y.view(), reverse_kl{}, plain.view(), {.mask = mask});
+  for (const double strength : {0., 0.8}) {
+    horizon_weights(rows.values(), w, {.strength = strength, .mask = mask});
+    const auto result = reduce(rows, {.weights = w}, weighted.view());
+    double expected = 0;
+    for (std::size_t r = 0; r < 10; ++r)
+      if (mask[r]) expected += w[r] * test::kl(test::softmax(exact, static_cast<std::int64_t>(r)), test::softmax(exact_teacher, static_cast<std::int64_t>(r))) / 8;
+    EXPECT_NEAR(result.value, expected, 1e-5);
+    for (std::int64_t r = 0; r < 10; ++r)
+      for (std::int64_t v = 0; v < 17; ++v) EXPECT_NEAR(weighted(r, v), w[static_cast<std::size_t>(r)] * static_cast<double>(plain(r, v)), 1e-6);
+    if (strength == 0) { EXPECT_EQ(result.value, vanilla.value); }
+  }
+}
+TEST(SupervisionHorizons, WeightsOfALossInFloat) { weights_of_the_loss<float>(); }
+TEST(SupervisionHorizons, WeightsOfALossInDouble) { weights_of_the_loss<double>(); }
 
 TEST(SupervisionHorizons, BadInputWritesNothing) {
   numbers d = {1, 2}, w = {7, 7};

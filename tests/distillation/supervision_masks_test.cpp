@@ -1,6 +1,10 @@
 // Masks against their definitions, by sorting and counting.
 #include <heddle/distillation/supervision_masks.hpp>
 
+#include <heddle/distillation/loss.hpp>
+#include <heddle/distillation/sampled_token.hpp>
+
+#include "distillation/gradient_laws.hpp"
 #include "support/errors.hpp"
 
 #include <gtest/gtest.h>
@@ -132,6 +136,38 @@ TEST(SupervisionMasks, MasksCompose) {
   EXPECT_THROW(intersect_masks(a, mask(3), both), error);
   EXPECT_THROW(unite_masks(a, b, std::span(either).first(3)), error);
 }
+
+// What masks do to a loss: rows outside have gradient exactly 0 and are not read, a prefix as long as the trajectory is the full loss, an empty one none.
+template <class T>
+void masks_select_rows_of_the_loss() {
+  std::mt19937 random(2);
+  const std::int64_t n = 12, vocabulary = 19;
+  auto [z, exact] = test::same_numbers<T>(test::gaussian<double>(n, vocabulary, random));
+  auto [y, exact_teacher] = test::same_numbers<T>(test::gaussian<double>(n, vocabulary, random));
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(n), 4);
+  const auto check = [&](const auto& functional, const mask& m, auto&... rows) {
+    test::array<T> gradient(n, vocabulary), full(n, vocabulary);
+    const auto all = loss_over(functional, full.view(), {.reduction = reduction::sum}, rows...), part = loss_over(functional, gradient.view(), {.mask = m, .reduction = reduction::sum}, rows...);
+    double expected = 0;
+    for (std::int64_t r = 0; r < n; ++r) {
+      const bool on = m[static_cast<std::size_t>(r)];
+      expected += on ? all.row_values[static_cast<std::size_t>(r)] : 0;
+      for (std::int64_t v = 0; v < vocabulary; ++v) ASSERT_EQ(gradient(r, v), on ? full(r, v) : T(0)) << r;
+    }
+    EXPECT_NEAR(part.value, expected, 1e-12 * (1 + expected));
+    EXPECT_EQ(part.rows_kept, std::count(m.begin(), m.end(), 1));
+  };
+  const auto rows = per_row(reverse_kl{}, z.view(), y.view());
+  const std::vector<double> divergence(rows.values().begin(), rows.values().end());
+  auto student = z.view(), teacher = y.view();
+  for (const std::int64_t length : {0, 1, 5, 12, 100}) check(reverse_kl{}, prefix(12, length), student, teacher);
+  for (const double fraction : {0.01, 0.3, 1.}) check(reverse_kl{}, largest(divergence, fraction), student, teacher);
+  mask unsupervised(12);   // prefixes of two samples of the model itself, one of them whole
+  prefix_or_trace_mask(unsupervised, 2, 0.5, {.seed = 2}, indices{0, 6, 12});
+  check(nll{tokens}, unsupervised, student);
+}
+TEST(SupervisionMasks, SelectRowsOfTheLossInFloat) { masks_select_rows_of_the_loss<float>(); }
+TEST(SupervisionMasks, SelectRowsOfTheLossInDouble) { masks_select_rows_of_the_loss<double>(); }
 
 TEST(SupervisionMasks, BadInput) {
   mask m(3, 9);
