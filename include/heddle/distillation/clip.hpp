@@ -16,7 +16,7 @@ template <class Divergence>
 struct token_clip {
   Divergence divergence{};
   double limit = 1;
-  static constexpr bool pair_moments = detail::has_pair_moments<Divergence>;
+  static constexpr moments pair_moments = detail::pair_moments_of<Divergence>();
 
   std::int64_t selected_columns() const {
     if constexpr (requires { divergence.selected_columns(); }) return divergence.selected_columns();

@@ -19,7 +19,7 @@
 namespace heddle::distillation {
 
 struct forward_kl {
-  static constexpr bool pair_moments = true;
+  static constexpr moments pair_moments = moments::forward;
   template <class Row, class S, class T>
   auto operator()(Row& row, S s, T t) const {
     return outcome{row.kl(t, s), gradient{[=](auto v) { return s(v).p - t(v).p; }}};
@@ -28,14 +28,16 @@ struct forward_kl {
 
 struct reverse_kl {
   double teacher_floor = 0;
-  static constexpr bool pair_moments = true;
+  static constexpr moments pair_moments = moments::reverse;
   void check(const call_shape&) const { require(teacher_floor >= 0 && teacher_floor < math::infinity, "reverse_kl: option 'teacher_floor' is ", teacher_floor, "; expected 0 or more"); }
 
   template <class Row, class S, class T>
   auto operator()(Row& row, S s, T t) const {
     const auto target = floored(row, t);
     const double kl = teacher_floor == 0 ? row.kl(s, t) : row.kl(s, target);
-    return outcome{kl, gradient{[=](auto v) { return weigh(s(v), log_ratio(s(v), target(v)) - kl); }}};
+    return outcome{kl, gradient{choose(teacher_floor == 0,                                                       //
+                                       [=](auto v) { return weigh(s(v), log_ratio(s(v), t(v)) - kl); },
+                                       [=](auto v) { return weigh(s(v), log_ratio(s(v), target(v)) - kl); })}};
   }
   template <class Row, class T>
   auto floored(const Row& row, T t) const {
@@ -59,29 +61,27 @@ struct total_variation {
 
 struct generalized_jsd {
   double beta = 0.5;
-  static constexpr bool pair_moments = true;
   void check(const call_shape&) const { require(beta >= 0 && beta <= 1, "generalized_jsd: option 'beta' is ", beta, "; expected 0 to 1"); }
 
   template <class Row, class S, class T>
   auto operator()(Row& row, S s, T t) const {
     const double b = beta;
-    const bool forward = b == 0, reverse = b == 1;
-    const auto log_mixture = [=](auto v) { return log(b * t(v).p + (1 - b) * s(v).p); };
     double value, inner = 0;
-    if (forward) value = row.kl(t, s);
-    else if (reverse) value = inner = row.kl(s, t);
+    if (b == 0) value = row.kl(t, s);
+    else if (b == 1) value = inner = row.kl(s, t);
     else {
       const auto [to_teacher, to_student] = row.sum([=](auto v) {
-        const auto m = log_mixture(v);
-        return terms(weigh(t(v), t(v).log - m), weigh(s(v), s(v).log - m));
+        const auto p = s(v), q = t(v);
+        const auto m = mixture(b, q, p);
+        return terms(weigh(q, q.log - m.log), weigh(p, p.log - m.log));
       });
       value = b * to_teacher + (1 - b) * to_student, inner = to_student;
     }
-    return outcome{value, gradient{[=](auto v) {
-      if (forward) return s(v).p - t(v).p;
-      if (reverse) return weigh(s(v), log_ratio(s(v), t(v)) - inner);
-      return (1 - b) * weigh(s(v), s(v).log - log_mixture(v) - inner);
-    }}};
+    return outcome{value, gradient{choose(b == 0,                                     //
+                                          [=](auto v) { return s(v).p - t(v).p; },
+                                          choose(b == 1,                              //
+                                                 [=](auto v) { return weigh(s(v), log_ratio(s(v), t(v)) - inner); },
+                                                 [=](auto v) { return (1 - b) * weigh(s(v), s(v).log - mixture(b, t(v), s(v)).log - inner); }))}};
   }
 };
 

@@ -7,6 +7,7 @@
 //   outcome{value, gradient{...}, gradient{...}}         with respect to named rows 0, 1, ...
 //   outcome{value}                                       no gradient
 //   a + b, a - b, c * a                                  sums and multiples of losses; one pass writes the gradient of the whole
+//   choose(which, f, g)                                  as dense: f or g, decided once per row
 //   with_value(x, keep, a)                               another value; gradient 0 unless `keep`
 //
 //     return reverse_kl{}(row, s, t) + 0.1 * forward_kl{}(row, s, t);
@@ -74,6 +75,23 @@ detail::at_columns<F> at(std::span<const std::int32_t> columns, F f) {
 }
 inline detail::at_column at(std::int64_t column, double c) { return {column, c}; }
 
+/// A dense gradient that is one of two formulas.
+template <class F, class G>
+struct choice {
+  bool first;
+  F f;
+  G g;
+  template <class V>
+  [[gnu::always_inline]] inline auto operator()(const V& v) const {
+    if (first) return typename V::number(f(v));
+    return typename V::number(g(v));
+  }
+};
+template <class F, class G>
+choice<F, G> choose(bool first, F f, G g) {
+  return {first, f, g};
+}
+
 template <class Dense, class... Sparse>
 struct gradient {
   Dense dense;
@@ -97,7 +115,7 @@ template <class Dense, class... Sparse>
 auto scaled(double c, const gradient<Dense, Sparse...>& g) {
   const auto dense = [&] {
     if constexpr (std::is_same_v<Dense, zero>) return zero{};
-    else return [c, d = g.dense](auto v) __attribute__((always_inline)) { return c * d(v); };
+    else return [c, d = g.dense](auto v) __attribute__((always_inline)) { return c == 0. ? decltype(d(v))(0) : c * d(v); };   // 0 times infinity is 0
   }();
   return std::apply([&](const Sparse&... s) { return gradient(dense, scaled_columns<Sparse>{s, c}...); }, g.sparse);
 }

@@ -10,7 +10,7 @@
 // If a named row is double, everything is computed in double.
 //
 // Optional members of a functional
-//   static constexpr bool pair_moments = true             row.kl of named rows 0 and 1 costs no pass of its own
+//   static constexpr moments pair_moments = moments::both  row.kl of named rows 0 and 1 costs no pass of its own (or ::forward, ::reverse: one of the two)
 //   std::int64_t selected_columns() const                 most columns that row.top_k and row.unite give out in one row
 //   static constexpr bool separate_vocabularies = true    named rows of different V; walks go over row 0, others are read by column
 //   void check(const call_shape&) const                   throws what is wrong with the functional's own data, before anything is written
@@ -39,6 +39,9 @@
 
 namespace heddle::distillation {
 
+/// Divergences of named rows 0 (s) and 1 (t) that the first scan computes on the way.
+enum class moments : std::uint8_t { none = 0, reverse = 1, forward = 2, both = 3 };   // reverse: KL(s || t), forward: KL(t || s)
+
 struct row_options {
   double temperature = 1;                         ///< of named rows without their own
   std::span<const std::uint8_t> mask{};           ///< one per row, 0: not supervised; empty: all are
@@ -51,6 +54,7 @@ struct row_options {
 struct call_shape {
   std::int64_t rows = 0, vocabulary = 0;
   std::span<const std::uint8_t> mask{};
+  std::int64_t teacher_vocabulary = 0;   ///< of named row 1, which may differ where vocabularies are separate
   [[gnu::always_inline]] constexpr bool masked(std::int64_t row) const { return !mask.empty() && mask.data()[row] == 0; }
 };
 
@@ -124,7 +128,11 @@ row_sink sink_of(const M& m) {
 }
 
 template <class F>
-concept has_pair_moments = F::pair_moments;
+constexpr moments pair_moments_of() {
+  if constexpr (!requires { F::pair_moments; }) return moments::none;
+  else if constexpr (std::same_as<std::remove_cv_t<decltype(F::pair_moments)>, bool>) return F::pair_moments ? moments::both : moments::none;
+  else return F::pair_moments;
+}
 template <class F>
 concept has_separate_vocabularies = F::separate_vocabularies;
 
@@ -142,9 +150,9 @@ class row_call {
 
  public:
   static constexpr int walked = separate ? 1 : k;
-  using walker = row_walker<T, k, walked, has_pair_moments<F>>;
+  using walker = row_walker<T, k, walked, static_cast<unsigned>(pair_moments_of<F>())>;
   static constexpr int record_size = 2 * k + 3 + recorded_sums;
-  static_assert(!has_pair_moments<F> || (k >= 2 && !separate), "pair_moments needs two named rows of one vocabulary");
+  static_assert(pair_moments_of<F>() == moments::none || (k >= 2 && !separate), "pair_moments needs two named rows of one vocabulary");
 
   row_call(const char* function, const F& functional, const row_options& options, const row_input (&inputs)[static_cast<std::size_t>(k)]) : function_(function), functional_(functional), options_(options) {
     for (int i = 0; i < k; ++i) sources_[i] = inputs[i].source, maps_[i] = inputs[i].map;
@@ -157,13 +165,17 @@ class row_call {
   const row_options& options() const { return options_; }
   bool masked(std::int64_t r) const { return !options_.mask.empty() && options_.mask[static_cast<std::size_t>(r)] == 0; }
 
-  void check_gradient(int g, const row_sink& sink, std::int64_t sink_rows, std::int64_t sink_width) const {
+  /// Checks a gradient, and decides how it is written.
+  void check_gradient(int g, row_sink& sink, std::int64_t sink_rows, std::int64_t sink_width) const {
     const char* const argument = g == 0 ? "gradient" : "further gradient";
     require(sink_rows == rows(), function_, ": argument '", argument, "': extent 0 is ", sink_rows, "; expected ", rows());
     require(sink_width == sources_[g].width, function_, ": argument '", argument, "': extent 1 is ", sink_width, "; expected ", sources_[g].width);
     for (int i = 0; i < k; ++i)
       require(sink.data != sources_[i].data || rows() == 0 || (sink.kind == sources_[i].kind && sink.stride == sources_[i].stride && sink.row_stride == sources_[i].row_stride && maps_[i].empty()), function_,
               ": argument '", argument, "' begins where logits do, with another shape; expected a buffer of its own, or the very view of those logits");
+    constexpr std::int64_t cached_bytes = std::int64_t{8} << 20;
+    sink.streamed = sink_rows * sink_width * bytes_of(sink.kind) > cached_bytes;
+    for (int i = 0; i < k; ++i) sink.streamed = sink.streamed && sink.data != sources_[i].data;
   }
 
   /// visit(walker, r, record) for every row, shared out among workers; each returns what was wrong with the row. Returns the first bad row.
@@ -190,6 +202,7 @@ class row_call {
         const heddle::status s = visit(row, r, records ? records + r * record_size : nullptr);
         if (s != heddle::status::ok && first_bad.row < 0) first_bad = {r, row.bad_column(), row.bad_input(), s};
       }
+      finish_streams();
     });
     bad_value first;
     for (std::size_t worker = 0; worker < workers; ++worker) {
@@ -207,7 +220,11 @@ class row_call {
     row.open(r, sources_, places, options_.temperature, record, record_size, read_back);
     row.normalise_rows();
     if (row.status() != heddle::status::ok) return row.status();
-    return [&]<int... i>(std::integer_sequence<int, i...>) { return use(functional_(row, row.template handle<i>()...)); }(std::make_integer_sequence<int, k>{});
+    return use(result_of(row));
+  }
+  /// What the functional says of an opened row.
+  auto result_of(walker& row) const {
+    return [&]<int... i>(std::integer_sequence<int, i...>) { return functional_(row, row.template handle<i>()...); }(std::make_integer_sequence<int, k>{});
   }
 
   /// upstream dL / dz of the first G named rows.
@@ -242,11 +259,15 @@ class row_call {
       if (!separate) require(sources_[i].width == vocabulary(), function_, ": argument '", name_of_input(i), "': extent 1 is ", sources_[i].width, "; expected ", vocabulary());
     }
     require(options_.mask.empty() || static_cast<std::int64_t>(options_.mask.size()) == rows(), function_, ": option 'mask' has ", options_.mask.size(), " entries; expected none or one per row, ", rows());
-    if constexpr (requires(const call_shape& shape) { functional_.check(shape); }) functional_.check(call_shape{rows(), vocabulary(), options_.mask});
+    if constexpr (requires(const call_shape& shape) { functional_.check(shape); }) functional_.check(call_shape{rows(), vocabulary(), options_.mask, k > 1 ? sources_[k > 1].width : 0});
   }
   void lay_out(scratch_layout& pieces, row_scratch<T>& to, std::int64_t chunk) const {
     const auto columns = static_cast<std::size_t>(chunk + 2 * simd::lanes);
     for (int i = 0; i < k; ++i) to.staged[i] = pieces.take<T>(columns), to.sparse[i] = pieces.take<T>(columns), to.results[i] = pieces.take<T>(columns);
+    for (int i = 0; i < walked; ++i) {
+      to.exps[i] = pieces.take<T>(static_cast<std::size_t>(vocabulary() + simd::lanes));
+      to.factors[i] = pieces.take<double>(static_cast<std::size_t>(vocabulary() / (chunk < simd::lanes ? chunk : chunk / simd::lanes * simd::lanes) + 3));
+    }
     to.values = pieces.take<T>(columns);
     to.column_capacity = 0;
     if constexpr (requires { functional_.selected_columns(); }) {
@@ -337,7 +358,7 @@ class row_losses {
     constexpr int G = sizeof...(Gradients);
     static_assert(G >= 1 && G <= k, "backward takes a gradient for the first, the first two, ... named rows");
     require(static_cast<std::int64_t>(upstream.size()) == size(), "backward: argument 'upstream' has ", upstream.size(), " entries; expected one per row, ", size());
-    const detail::row_sink sinks[] = {detail::sink_of(gradients)...};
+    detail::row_sink sinks[] = {detail::sink_of(gradients)...};
     int g = 0;
     (call_.check_gradient(g, sinks[g], view_of(gradients).extent(0), view_of(gradients).extent(1)), ..., ++g);
     call_.each_row(const_cast<double*>(records_.data()), [&](typename call_type::walker& row, std::int64_t r, double* record) {
@@ -380,7 +401,7 @@ aligned_vector<heddle::status> measure(const F& functional, const row_options& o
   using call_type = detail::row_call<detail::number_of<Rows...>, F, k>;
   const call_type call("measure", functional, options, inputs);
   const auto to = view_of(out);
-  using result = decltype(call.evaluate(std::declval<typename call_type::walker&>(), 0, nullptr, false, [](const auto& t) { return t; }));
+  using result = decltype(call.result_of(std::declval<typename call_type::walker&>()));
   constexpr int n = detail::num_terms<result>;
   require_shape("measure", "out", to, extents{call.rows(), n});
   aligned_vector<heddle::status> statuses(static_cast<std::size_t>(call.rows()));

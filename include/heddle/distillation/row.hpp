@@ -7,6 +7,7 @@
 // any callable on v that returns an entry is a distribution too
 // weigh(p, x)      p x; 0 where p has no mass, whatever x is; +infinity where x is (even if p rounds to 0)
 // log_ratio(p, q)  ln p - ln q; 0 where neither has mass
+// mixture(b, t, s) the entry of b t + (1 - b) s
 //
 // row_walker       one row of a call; each of its sums walks the vocabulary once, in chunks, while the row is in cache
 //     row.sum(f), row.log_sum_exp(f), row.maximum(f), row.minimum(f), row.normalise(f), row.kl(p, q), row.entropy(p), row.tv(p, q), row.chain(s, a),
@@ -38,7 +39,16 @@ struct position {
   static constexpr int rows = named_rows;
   static constexpr bool finite = finite_logits;
   std::int64_t column;   ///< of the first lane
-  R logits[named_rows];
+  R logits[named_rows], probabilities[named_rows];
+};
+/// One column.
+template <int named_rows>
+struct single_position {
+  using number = real<double>;
+  static constexpr int rows = named_rows;
+  static constexpr bool finite = false;
+  std::int64_t column;
+  real<double> logits[named_rows];
 };
 
 template <class R, bool finite = false>
@@ -63,8 +73,26 @@ template <class R, bool a_finite, bool b_finite>
 
 namespace heddle::distillation::detail::inline HEDDLE_ISA {
 /// e^x of x <= 0 (or barely above).
-[[gnu::always_inline]] inline real<float> exp_of_log(real<float> x) { return simd::exp(x.value); }
-[[gnu::always_inline]] inline real<double> exp_of_log(real<double> x) { return exp(x); }
+template <bool finite>
+[[gnu::always_inline]] inline real<double> exp_of_log(real<double> x) {
+  return exp(x);
+}
+/// finite: x is a number, and e^x is at least e^-87.33. Our own fit of (e^r - 1) / r on |r| <= ln(2) / 2, relative error 1e-7.
+template <bool finite>
+[[gnu::always_inline]] inline real<float> exp_of_log(real<float> x) {
+  using namespace simd;
+  if constexpr (!finite) return simd::exp(x.value);
+  const f32x16 y = simd::max(x.value, splat(-87.33f)), round = splat(12582912.f);   // 1.5 * 2^23: adding it rounds to the nearest integer
+  const f32x16 n = simd::fma(y, splat(1.44269504f), round);
+  const f32x16 r = simd::fma(n - round, splat(-0.693147181f), y);
+  f32x16 p = splat(0.008290272f);
+  p = simd::fma(p, r, splat(0.04189816f));
+  p = simd::fma(p, r, splat(0.16667639f));
+  p = simd::fma(p, r, splat(0.49999148f));
+  p = simd::fma(p, r, splat(0.9999997f));
+  p = simd::fma(p, r, splat(1.f));
+  return floats_of(bits_of(p) + shift_left<23>(bits_of(n)));
+}
 
 struct named_row {
   row_source source;
@@ -78,6 +106,14 @@ struct normaliser {
 
 namespace heddle::distillation::inline HEDDLE_ISA {
 
+/// b t + (1 - b) s
+template <class R, bool t_finite, bool s_finite>
+[[gnu::always_inline]] inline entry<R, t_finite && s_finite> mixture(std::type_identity_t<R> b, entry<R, t_finite> t, entry<R, s_finite> s) {
+  const R p = b * t.p + (1 - b) * s.p;
+  if constexpr (t_finite && s_finite && std::is_same_v<R, real<float>>) return {detail::log_of_normal(p.value, simd::splat(0.f)), p};
+  else return {log(p), p};
+}
+
 template <class T, int i>
 class softmax {
  public:
@@ -89,7 +125,8 @@ class softmax {
     using R = typename V::number;
     static_assert(i < V::rows, "rows of separate vocabularies are not walked together: read columns with log_prob(column)");
     const R log = fma(v.logits[i] - R(max_), R(inverse_temperature_), R(-log_sum_));
-    return entry<R, V::finite>{log, detail::exp_of_log(log)};
+    if constexpr (requires { v.probabilities; }) return entry<R, V::finite>{log, v.probabilities[i]};
+    else return entry<R, V::finite>{log, exp(log)};
   }
   template <class V>
   [[gnu::always_inline]] inline auto logit(const V& v) const {
@@ -116,7 +153,7 @@ struct normalised {
   [[gnu::always_inline]] inline auto operator()(const V& v) const {
     using R = typename V::number;
     const R log = log_weight(v) - R(log_sum);
-    return entry<R>{log, detail::exp_of_log(log)};
+    return entry<R>{log, detail::exp_of_log<false>(log)};
   }
 };
 
@@ -155,6 +192,8 @@ struct sorted_columns {
 template <class T>
 struct row_scratch {
   T* staged[8];      // a chunk of each named row
+  T* exps[8];        // e^((z - max so far) / temperature) of each named row, all of it
+  double* factors[8];   // what makes probabilities of them, per chunk
   T* values;         // of a formula
   T* sparse[8];      // gradients at single columns
   T* results[8];     // a chunk of each gradient

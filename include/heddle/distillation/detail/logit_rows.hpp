@@ -28,6 +28,7 @@ struct row_sink {
   void* data = nullptr;
   std::int64_t row_stride = 0, stride = 1;
   element_kind kind = element_kind::f32;
+  bool streamed = false;   ///< larger than caches: written past them
 };
 
 inline namespace HEDDLE_ISA {
@@ -81,6 +82,27 @@ E narrowed(T x) {
   else return static_cast<E>(x);
 }
 
+/// Sixteen numbers to memory that nobody reads soon; `to` lies on a multiple of 64 bytes (f32) or 32 (narrow elements).
+template <class E>
+[[gnu::always_inline]] inline void store_past_caches(E* to, simd::f32x16 values) {
+#if defined(__AVX__)
+  alignas(64) E cells[simd::lanes];
+  simd::store(cells, values);
+  for (std::size_t i = 0; i < sizeof cells; i += 32) {
+    const __m256i part = _mm256_load_si256(reinterpret_cast<const __m256i*>(reinterpret_cast<const char*>(cells) + i));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(reinterpret_cast<char*>(to) + i), part);
+  }
+#else
+  simd::store(to, values);
+#endif
+}
+/// Orders stores past the caches before what another thread reads.
+inline void finish_streams() {
+#if defined(__AVX__)
+  _mm_sfence();
+#endif
+}
+
 /// Carries a chunk from where the kernel put it to its destination.
 template <class T>
 [[gnu::noinline]] void deliver(const row_sink& s, void* row, std::int64_t first, std::int64_t count, const T* values) {
@@ -89,8 +111,13 @@ template <class T>
     if (static_cast<const void*>(to) == static_cast<const void*>(values)) return;
     std::int64_t i = 0;
     if constexpr (std::is_same_v<T, float> && sizeof(E) < 8)
-      if (s.stride == 1)
-        for (; i + simd::lanes <= count; i += simd::lanes) simd::store(to + i, simd::load(values + i));
+      if (s.stride == 1) {
+        if (s.streamed) {
+          for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % (simd::lanes * sizeof(E)); ++i) to[i] = narrowed<E>(values[i]);
+          for (; i + simd::lanes <= count; i += simd::lanes) store_past_caches(to + i, simd::load(values + i));
+        } else
+          for (; i + simd::lanes <= count; i += simd::lanes) simd::store(to + i, simd::load(values + i));
+      }
     for (; i < count; ++i) to[i * s.stride] = narrowed<E>(values[i]);
   });
 }

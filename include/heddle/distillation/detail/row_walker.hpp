@@ -4,10 +4,11 @@
 namespace heddle::distillation::inline HEDDLE_ISA {
 
 /// `walked`: named rows that share the vocabulary; the others are read by column only.
-template <class T, int named_rows, int walked, bool moments>
+template <class T, int named_rows, int walked, unsigned wanted_moments>
 class row_walker {
   using number = real<T>;
   static constexpr std::int64_t lanes = number::lanes;
+  static constexpr bool moments = wanted_moments != 0, moment_of[2] = {(wanted_moments & 1) != 0, (wanted_moments & 2) != 0};   // KL(0 || 1), KL(1 || 0)
   template <bool finite>
   using place = position<number, walked, finite>;
 
@@ -60,8 +61,8 @@ class row_walker {
   /// sum p (ln p - ln q), at least 0
   template <class P, class Q>
   double kl(P p, Q q) {
-    if constexpr (moments && std::is_same_v<P, softmax<T, 0>> && std::is_same_v<Q, softmax<T, 1>>) return kl_of_first_two_[0];
-    else if constexpr (moments && std::is_same_v<P, softmax<T, 1>> && std::is_same_v<Q, softmax<T, 0>>) return kl_of_first_two_[1];
+    if constexpr (moment_of[0] && std::is_same_v<P, softmax<T, 0>> && std::is_same_v<Q, softmax<T, 1>>) return kl_of_first_two_[0];
+    else if constexpr (moment_of[1] && std::is_same_v<P, softmax<T, 1>> && std::is_same_v<Q, softmax<T, 0>>) return kl_of_first_two_[1];
     else return not_negative(sum([=](auto v) { return weigh(p(v), log_ratio(p(v), q(v))); }));
   }
   template <class P>
@@ -80,8 +81,8 @@ class row_walker {
   }
 
   /// A single column, in double.
-  position<real<double>, walked, false> at(std::int64_t column) const {
-    position<real<double>, walked, false> v;
+  single_position<walked> at(std::int64_t column) const {
+    single_position<walked> v;
     v.column = column;
     for (int i = 0; i < walked; ++i) v.logits[i] = detail::read_logit(rows_[i].source, rows_[i].data, column);
     return v;
@@ -102,8 +103,11 @@ class row_walker {
     }
     detail::best_k<T> best(memory_.keys, columns, count);
     each_chunk(i, [&](const T* z, std::int64_t first, std::int64_t n) {
-      for (std::int64_t c = 0; c < n; ++c)
-        if (!best.full() || z[c] > best.worst()) best.offer(z[c], static_cast<std::int32_t>(first + c));
+      for (std::int64_t c = 0; c < n; c += lanes) {
+        if (best.full() && !any_above(z + c, best.worst())) continue;
+        for (std::int64_t l = c; l < c + lanes && l < n; ++l)
+          if (!best.full() || z[l] > best.worst()) best.offer(z[l], static_cast<std::int32_t>(first + l));
+      }
     });
     detail::sort_by_index(columns, memory_.keys, count);
     return {columns, static_cast<std::size_t>(count)};
@@ -131,7 +135,7 @@ class row_walker {
 
   // --- for the calls ---
   void open(std::int64_t index, const detail::row_source* sources, const std::int64_t* places, double temperature, double* memory, int capacity, bool read_back) {
-    index_ = index, status_ = heddle::status::ok, columns_used_ = 0;
+    index_ = index, status_ = heddle::status::ok, columns_used_ = 0, bad_input_ = -1, bad_column_ = -1;
     for (int i = 0; i < named_rows; ++i) {
       const double own = sources[i].temperature > 0 ? sources[i].temperature : temperature;
       rows_[i] = {sources[i], detail::row_of(sources[i], places[i]), 1. / own};
@@ -145,13 +149,16 @@ class row_walker {
   /// Maxima, normalisers and moments of the named rows; finds bad ones.
   void normalise_rows() {
     double numbers[2 * named_rows + 3];
+    bool scanned = false;
     record_.keep(numbers, 2 * named_rows + 3, [&] {
-      scan();
+      scan(), scanned = true;
       for (int i = 0; i < named_rows; ++i) numbers[2 * i] = normalisers_[i].max, numbers[2 * i + 1] = normalisers_[i].log_sum;
       numbers[2 * named_rows] = finite_, numbers[2 * named_rows + 1] = kl_of_first_two_[0], numbers[2 * named_rows + 2] = kl_of_first_two_[1];
     });
     for (int i = 0; i < named_rows; ++i) normalisers_[i] = {numbers[2 * i], numbers[2 * i + 1]};
     finite_ = numbers[2 * named_rows] != 0, kl_of_first_two_[0] = numbers[2 * named_rows + 1], kl_of_first_two_[1] = numbers[2 * named_rows + 2];
+    if (!scanned)
+      for (int i = 0; i < walked; ++i) fill_exps(i);
   }
   template <int i>
   softmax<T, i> handle() const {
@@ -162,6 +169,18 @@ class row_walker {
   template <class... Gradients>
   void write(const std::tuple<Gradients...>& gradients, const double* scales, const detail::row_sink* sinks) {
     guarded([&]<bool finite>() { write_chunks<finite>(gradients, scales, sinks, std::make_index_sequence<sizeof...(Gradients)>{}); });
+  }
+  template <class F, class G, class... Sparse>
+  void write(const std::tuple<const gradient<choice<F, G>, Sparse...>&>& one, const double* scales, const detail::row_sink* sinks) {
+    const auto& chosen = std::get<0>(one);
+    const auto with = [&](const auto& dense) {
+      std::apply([&](const Sparse&... sparse) {
+        const gradient g(dense, sparse...);
+        write(std::tuple<const decltype(g)&>(g), scales, sinks);
+      }, chosen.sparse);
+    };
+    if (chosen.dense.first) with(chosen.dense.f);
+    else with(chosen.dense.g);
   }
   double inverse_temperature(int i) const { return rows_[i].inverse_temperature; }
 
@@ -184,33 +203,46 @@ class row_walker {
     const detail::named_row& row = rows_[i];
     for (std::int64_t first = 0, n; first < row.source.width; first += n) n = chunk_at(first, row.source.width), f(detail::stage<T>(row.source, row.data, first, n, memory_.staged[i]), first, n);
   }
-  template <bool finite, class Chunk>
+  /// The columns of a chunk: logits, and exponentials of the first pass with what makes probabilities of them.
+  struct chunk_rows {
+    const T* z[walked];
+    const T* exps[walked];
+    number factor[walked];
+    std::int64_t first;
+
+    template <bool finite>
+    [[gnu::always_inline]] inline place<finite> at(std::int64_t c) const {
+      place<finite> v;
+      v.column = first + c;
+#pragma GCC unroll 8
+      for (int i = 0; i < walked; ++i) v.logits[i] = detail::load(z[i] + c), v.probabilities[i] = detail::load(exps[i] + c) * factor[i];
+      return v;
+    }
+  };
+  template <class Chunk>
   void walk(Chunk chunk) {
     const std::int64_t width = vocabulary();
-    for (std::int64_t first = 0, n; first < width; first += n) {
+    std::int64_t number_of_chunk = 0;
+    for (std::int64_t first = 0, n; first < width; first += n, ++number_of_chunk) {
       n = chunk_at(first, width);
-      const T* z[walked];
-      for (int i = 0; i < walked; ++i) z[i] = detail::stage<T>(rows_[i].source, rows_[i].data, first, n, memory_.staged[i]);
-      chunk(z, first, n);
+      chunk_rows rows;
+      rows.first = first;
+      for (int i = 0; i < walked; ++i) {
+        rows.z[i] = detail::stage<T>(rows_[i].source, rows_[i].data, first, n, memory_.staged[i]);
+        rows.exps[i] = memory_.exps[i] + first, rows.factor[i] = memory_.factors[i][number_of_chunk];
+      }
+      chunk(rows, n);
     }
-  }
-  template <bool finite>
-  [[gnu::always_inline]] inline static place<finite> position_at(const T* const (&z)[walked], std::int64_t first, std::int64_t c) {
-    place<finite> v;
-    v.column = first + c;
-#pragma GCC unroll 8
-    for (int i = 0; i < walked; ++i) v.logits[i] = detail::load(z[i] + c);
-    return v;
   }
 
   template <bool finite, int n, class F>
   [[gnu::flatten]] void sum_terms(F f, double (&totals)[n]) {
     for (double& t : totals) t = 0;
-    walk<finite>([&](const T* const (&z)[walked], std::int64_t first, std::int64_t count) __attribute__((always_inline)) {
+    walk([&](const chunk_rows& rows, std::int64_t count) __attribute__((always_inline)) {
       number sums[n];
       for (number& s : sums) s = 0;
       for (std::int64_t c = 0; c < count; c += lanes) {
-        const auto values = f(position_at<finite>(z, first, c));
+        const auto values = f(rows.template at<finite>(c));
         if constexpr (std::is_same_v<std::remove_cv_t<decltype(values)>, number>) sums[0] = sums[0] + values;
         else
           for (int i = 0; i < n; ++i) sums[i] = sums[i] + values.values[i];
@@ -221,9 +253,9 @@ class row_walker {
   template <bool finite, class F>
   [[gnu::flatten]] double largest(F f) {
     double most = -math::infinity;
-    walk<finite>([&](const T* const (&z)[walked], std::int64_t first, std::int64_t count) __attribute__((always_inline)) {
+    walk([&](const chunk_rows& rows, std::int64_t count) __attribute__((always_inline)) {
       number best = -math::infinity;
-      for (std::int64_t c = 0; c < count; c += lanes) best = max(f(position_at<finite>(z, first, c)), best);
+      for (std::int64_t c = 0; c < count; c += lanes) best = max(f(rows.template at<finite>(c)), best);
       const double own = detail::lane_max(detail::first_lanes(best, count, number(-math::infinity)));
       most = own > most ? own : most;
     });
@@ -232,10 +264,10 @@ class row_walker {
   template <bool finite, class F>
   [[gnu::flatten]] double log_sum(F f) {
     double most = -math::infinity, total = 0;
-    walk<finite>([&](const T* const (&z)[walked], std::int64_t first, std::int64_t count) __attribute__((always_inline)) {
+    walk([&](const chunk_rows& rows, std::int64_t count) __attribute__((always_inline)) {
       number best = -math::infinity;
       for (std::int64_t c = 0; c < count; c += lanes) {
-        const number x = detail::first_lanes(number(f(position_at<finite>(z, first, c))), count, number(-math::infinity));
+        const number x = detail::first_lanes(number(f(rows.template at<finite>(c))), count, number(-math::infinity));
         best = max(x, best);
         detail::store(memory_.values + c, x);
       }
@@ -243,12 +275,16 @@ class row_walker {
       if (own > most) total = total > 0 ? total * math::exp(most - own) : 0, most = own;
       const number shift = most == -math::infinity ? 0 : most;
       number sum = 0;
-      for (std::int64_t c = 0; c < count; c += lanes) sum = sum + detail::exp_of_log(detail::load(memory_.values + c) - shift);
+      for (std::int64_t c = 0; c < count; c += lanes) sum = sum + detail::exp_of_log<false>(detail::load(memory_.values + c) - shift);
       total += detail::lane_sum(sum);
     });
     return most == -math::infinity && total == 0 ? most : most + math::log(total);
   }
 
+  static bool any_above(const T* z, T limit) {
+    if constexpr (std::is_same_v<T, double>) return *z > limit;
+    else return simd::bits_of(simd::less(simd::splat(limit), simd::load(z))) != 0;
+  }
   std::int64_t first_at_maximum(int i) {
     std::int64_t found = -1;
     each_chunk(i, [&](const T* z, std::int64_t first, std::int64_t n) {
@@ -269,12 +305,25 @@ class row_walker {
     double max = -math::infinity, sum = 0;
   };
   struct range {
-    number max, min;
+    number max, doubt;   // doubt: 0 if all are finite
   };
   [[gnu::always_inline]] inline static range range_of(const T* z, std::int64_t n) {
-    range r{-math::infinity, math::infinity};
-    for (std::int64_t c = 0; c < n; c += lanes) r.max = max(detail::load(z + c), r.max), r.min = min(detail::load(z + c), r.min);
+    range r{-math::infinity, 0};
+    for (std::int64_t c = 0; c < n; c += lanes) {
+      const number x = detail::load(z + c);
+      r.max = max(x, r.max), r.doubt = fma(x, 0, r.doubt);
+    }
     return r;
+  }
+  /// Asks for what comes a chunk later: its columns arrive while those of this chunk are worked on.
+  struct prefetcher {
+    const char* at;
+    std::int64_t step;
+    [[gnu::always_inline]] inline void operator()(std::int64_t c) const { __builtin_prefetch(at + c * step, 0, 2); }
+  };
+  prefetcher behind(int i, std::int64_t column) const {
+    const std::int64_t step = rows_[i].source.stride * detail::bytes_of(rows_[i].source.kind);
+    return {static_cast<const char*>(rows_[i].data) + column * step, step};
   }
   void scan() {
     running sums[named_rows];
@@ -287,63 +336,103 @@ class row_walker {
       normalisers_[i] = {sums[i].max, math::log(sums[i].sum)};
       if (sums[i].max == -math::infinity || !(sums[i].sum > 0)) return find_bad(i);
     }
+    for (int i = 0; i < walked; ++i) finish_factors(i);
     if constexpr (moments)
       for (int i = 0; i < 2; ++i) {
+        if (!moment_of[i]) continue;
         const double kl = (cross[i] / sums[i].sum - normalisers_[i].log_sum) + normalisers_[1 - i].log_sum;
         kl_of_first_two_[i] = kl != kl ? math::infinity : not_negative(kl);
       }
   }
   void scan_rows(running (&sums)[named_rows], double (&cross)[2], int begin, int end) {
     const std::int64_t width = rows_[begin].source.width;
-    for (std::int64_t first = 0, n; first < width; first += n) {
+    std::int64_t chunk = 0;
+    for (std::int64_t first = 0, n; first < width; first += n, ++chunk) {
       n = chunk_at(first, width);
       const T* z[named_rows];
       double growth[named_rows];
+      bool finite = true;
       for (int i = begin; i < end; ++i) {
         z[i] = detail::stage<T>(rows_[i].source, rows_[i].data, first, n, memory_.staged[i]);
         const range r = range_of(z[i], n);
         const double most = detail::lane_max(r.max);
-        if (detail::lane_max(detail::first_lanes(-r.min, n, number(-math::infinity))) == math::infinity) finite_ = false;
+        if (detail::lane_sum(detail::first_lanes(r.doubt, n, number(0))) != 0) finite = false;   // NaN is not 0
         growth[i] = sums[i].max == -math::infinity ? 0 : most > sums[i].max ? (most - sums[i].max) * rows_[i].inverse_temperature : 0;
         if (most > sums[i].max) sums[i].max = most;
+        if (i < walked) memory_.factors[i][chunk] = sums[i].max;
       }
+      finite_ = finite_ && finite;
       if constexpr (moments)
         for (int i = 0; i < 2; ++i)
           if (growth[0] != 0 || growth[1] != 0) cross[i] = sums[i].sum > 0 ? math::exp(-growth[i]) * (cross[i] + (growth[1 - i] - growth[i]) * sums[i].sum) : 0;
-      for (int i = begin; i < end; ++i) {
+      for (int i = begin; i < end; ++i)
         if (growth[i] != 0) sums[i].sum *= math::exp(-growth[i]);
-        if (!moments || i > 1) sums[i].sum += sum_of_exps(z[i], n, sums[i].max, rows_[i].inverse_temperature);
-      }
-      if constexpr (moments) add_moments(z, n, sums, cross);
+      if (finite && n >= lanes) add_chunk<true>(z, n, sums, cross, begin, end, first);
+      else add_chunk<false>(z, n, sums, cross, begin, end, first);
     }
   }
-  [[gnu::flatten]] static double sum_of_exps(const T* z, std::int64_t n, double max, double inverse_temperature) {
-    const number shift = max == -math::infinity ? 0 : max, scale = inverse_temperature;
-    number sum = 0;
-    for (std::int64_t c = 0; c < n; c += lanes) sum = sum + detail::exp_of_log((detail::load(z + c) - shift) * scale);
-    return detail::lane_sum(sum);
-  }
-  void add_moments(const T* const* z, std::int64_t n, running (&sums)[named_rows], double (&cross)[2]) {
-    double totals[4];
-    chunk_moments<true>(z, n, sums, totals);
-    if (!(totals[2] - totals[2] == 0 && totals[3] - totals[3] == 0)) chunk_moments<false>(z, n, sums, totals);   // some logit is -infinity
-    for (int i = 0; i < 2; ++i) sums[i].sum += totals[i], cross[i] += totals[2 + i];
+  template <bool finite>
+  void add_chunk(const T* const* z, std::int64_t n, running (&sums)[named_rows], double (&cross)[2], int begin, int end, std::int64_t first) {
+    if constexpr (moments) {
+      double totals[4];
+      chunk_moments<finite>(z, n, sums, totals, first);
+      for (int i = 0; i < 2; ++i) sums[i].sum += totals[i], cross[i] += totals[2 + i];
+    }
+    for (int i = moments ? 2 : begin; i < end; ++i) sums[i].sum += sum_of_exps<finite>(z[i], n, sums[i].max, rows_[i].inverse_temperature, i < walked ? memory_.exps[i] + first : memory_.values, behind(i, first + n));
   }
   template <bool finite>
-  [[gnu::flatten]] void chunk_moments(const T* const* z, std::int64_t n, const running (&sums)[named_rows], double (&totals)[4]) const {
+  [[gnu::flatten]] static double sum_of_exps(const T* z, std::int64_t n, double max, double inverse_temperature, T* exps, prefetcher fetch) {
+    const number shift = max == -math::infinity ? 0 : max, scale = inverse_temperature;
+    number sum = 0;
+    for (std::int64_t c = 0; c < n; c += lanes) {
+      fetch(c);
+      const number e = detail::exp_of_log<finite>((detail::load(z + c) - shift) * scale);
+      sum = sum + e, detail::store(exps + c, e);
+    }
+    return detail::lane_sum(sum);
+  }
+  template <bool finite>
+  [[gnu::flatten]] void chunk_moments(const T* const* z, std::int64_t n, const running (&sums)[named_rows], double (&totals)[4], std::int64_t first) const {
     const number shift0 = sums[0].max == -math::infinity ? 0 : sums[0].max, shift1 = sums[1].max == -math::infinity ? 0 : sums[1].max;
     const number scale0 = rows_[0].inverse_temperature, scale1 = rows_[1].inverse_temperature;
+    const T *const z0 = z[0], *const z1 = z[1];
+    T *const exps0 = memory_.exps[0] + first, *const exps1 = memory_.exps[1] + first;
+    const prefetcher fetch0 = behind(0, first + n), fetch1 = behind(1, first + n);
     number sum0 = 0, sum1 = 0, cross0 = 0, cross1 = 0;
     for (std::int64_t c = 0; c < n; c += lanes) {
-      const number log0 = (detail::load(z[0] + c) - shift0) * scale0, log1 = (detail::load(z[1] + c) - shift1) * scale1;
-      const entry<number, finite> p{log0, detail::exp_of_log(log0)}, q{log1, detail::exp_of_log(log1)};
+      fetch0(c), fetch1(c);
+      const number log0 = (detail::load(z0 + c) - shift0) * scale0, log1 = (detail::load(z1 + c) - shift1) * scale1;
+      const entry<number, finite> p{log0, detail::exp_of_log<finite>(log0)}, q{log1, detail::exp_of_log<finite>(log1)};
+      detail::store(exps0 + c, p.p), detail::store(exps1 + c, q.p);
       sum0 = sum0 + p.p, sum1 = sum1 + q.p;
       if constexpr (finite) {
         const number ratio = log0 - log1;
-        cross0 = fma(p.p, ratio, cross0), cross1 = fma(-q.p, ratio, cross1);
-      } else cross0 = cross0 + weigh(p, log_ratio(p, q)), cross1 = cross1 + weigh(q, log_ratio(q, p));
+        if constexpr (moment_of[0]) cross0 = fma(p.p, ratio, cross0);
+        if constexpr (moment_of[1]) cross1 = fma(q.p, ratio, cross1);
+      } else cross0 = cross0 + weigh(p, log_ratio(p, q)), cross1 = cross1 - weigh(q, log_ratio(q, p));
     }
-    totals[0] = detail::lane_sum(sum0), totals[1] = detail::lane_sum(sum1), totals[2] = detail::lane_sum(cross0), totals[3] = detail::lane_sum(cross1);
+    totals[0] = detail::lane_sum(sum0), totals[1] = detail::lane_sum(sum1), totals[2] = detail::lane_sum(cross0), totals[3] = -detail::lane_sum(cross1);
+  }
+  /// From the maximum that a chunk was computed with to the factor of its exponentials.
+  void finish_factors(int i) {
+    const detail::normaliser& own = normalisers_[i];
+    const double whole = math::exp(-own.log_sum);
+    double* const factors = memory_.factors[i];
+    const std::int64_t width = rows_[i].source.width;
+    std::int64_t chunk = 0;
+    for (std::int64_t first = 0; first < width; first += chunk_at(first, width), ++chunk) {
+      const double max = factors[chunk];   // -infinity: the exponentials so far are 0
+      factors[chunk] = max == own.max || max == -math::infinity ? whole : math::exp((max - own.max) * rows_[i].inverse_temperature - own.log_sum);
+    }
+  }
+  /// The exponentials of a row whose maximum is known.
+  void fill_exps(int i) {
+    std::int64_t chunk = 0;
+    each_chunk(i, [&](const T* z, std::int64_t first, std::int64_t n) {
+      const auto fill = finite_ && n >= lanes ? sum_of_exps<true> : sum_of_exps<false>;
+      fill(z, n, normalisers_[i].max, rows_[i].inverse_temperature, memory_.exps[i] + first, behind(i, first + n));
+      memory_.factors[i][chunk++] = math::exp(-normalisers_[i].log_sum);
+    });
   }
   [[gnu::cold]] void find_bad(int i) {
     bad_input_ = i, bad_column_ = 0;
@@ -371,12 +460,13 @@ class row_walker {
     void* to_row[count] = {detail::row_of(sinks[g], index_)...};
     const number scale[count] = {number(scales[g])...};
     auto cursors = std::tuple{cursor_set<std::tuple_size_v<decltype(std::get<g>(gradients).sparse)>>{}...};
-    walk<finite>([&](const T* const (&z)[walked], std::int64_t first, std::int64_t n) __attribute__((always_inline)) {
+    walk([&](const chunk_rows& rows, std::int64_t n) __attribute__((always_inline)) {
+      const std::int64_t first = rows.first;
       // everything a chunk needs is read before any of it is written: the gradient may replace the logits
       const bool sparse[count] = {sparse_of(std::get<g>(gradients).sparse, std::get<g>(cursors), first, n, memory_.sparse[g])...};
-      T* to[count] = {detail::place<T>(sinks[g], to_row[g], first, n, memory_.results[g])...};
+      T* to[count] = {sinks[g].streamed ? memory_.results[g] : detail::place<T>(sinks[g], to_row[g], first, n, memory_.results[g])...};
       for (std::int64_t c = 0; c < n; c += lanes) {
-        const place<finite> v = position_at<finite>(z, first, c);
+        const place<finite> v = rows.template at<finite>(c);
         const number values[count] = {number(std::get<g>(gradients).dense(v))...};
         (detail::store(to[g] + c, (sparse[g] ? values[g] + detail::load(memory_.sparse[g] + c) : values[g]) * scale[g]), ...);
       }
