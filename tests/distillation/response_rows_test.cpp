@@ -65,6 +65,33 @@ TEST(ConciseTraces, CorrectAndShortOnesAreKept) {
   EXPECT_EQ(keep_concise(correct, length, 100, keep).traces, 4);
 }
 
+// A model that reasons at many lengths, right the less often the longer it rambles, becomes its own kept traces: fewer tokens, more right answers.
+TEST(ConciseTraces, TheModelBecomesBrieferAndBetter) {
+  std::mt19937 random(2);
+  constexpr std::size_t questions = 500, samples = 4;
+  mask correct(questions * samples), keep(questions * samples);
+  std::vector<std::int64_t> length(questions * samples);
+  ids indptr;
+  double tokens = 0, right = 0, kept_tokens = 0;
+  for (std::size_t i = 0; i < length.size(); ++i) {
+    if (i % samples == 0) indptr.push_back(static_cast<std::int32_t>(i));
+    length[i] = 200 + static_cast<std::int64_t>(random() % 6000);
+    correct[i] = static_cast<std::int64_t>(random() % 12000) > length[i];
+    tokens += static_cast<double>(length[i]), right += correct[i];
+  }
+  indptr.push_back(static_cast<std::int32_t>(length.size()));
+  const auto kept = keep_concise(correct, length, 2000, keep, indptr);
+  for (std::size_t i = 0; i < length.size(); ++i)
+    if (keep[i]) {
+      EXPECT_TRUE(correct[i]);
+      kept_tokens += static_cast<double>(length[i]);
+    }
+  EXPECT_LT(kept_tokens / static_cast<double>(kept.traces), 0.45 * tokens / static_cast<double>(length.size()));
+  EXPECT_LT(right / static_cast<double>(length.size()), 0.8);
+  EXPECT_GT(kept.questions, static_cast<std::int64_t>(0.6 * questions));
+  EXPECT_EQ(kept.questions + kept.dropped_questions, static_cast<std::int64_t>(questions));
+}
+
 TEST(ConciseTraces, BadInput) {
   mask keep(2, 9);
   EXPECT_THROW(keep_concise(mask{1, 1}, std::vector<std::int64_t>{1}, 5, keep), error);

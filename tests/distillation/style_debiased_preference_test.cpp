@@ -181,6 +181,38 @@ TEST(StyleDebiasedPreference, ARewardForStyleGetsNoGradient) {
   EXPECT_LT(slope({.orientation = o}), -0.1);
 }
 
+// Chosen answers are longer; three of ten are wrong while the rejected one is right. Judged on pairs whose right answer is the shorter one, a linear reward of (length,
+// fact) trained with the labels as they are prefers length, with orientation and balance it prefers facts.
+TEST(StyleDebiasedPreference, FactsWinOverStyle) {
+  std::mt19937 random(9);
+  const std::size_t n = 400;
+  numbers length(n), fact(n), factuality(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    length[i] = std::normal_distribution<double>(1.5, 0.5)(random);
+    fact[i] = random() % 10 < 3 ? -1 : 1;
+    factuality[i] = fact[i] < 0 ? 0.9 : 0.1;
+  }
+  const auto accuracy = [&](const preference_options& options) {
+    double by_length = 0, by_fact = 0;
+    numbers reward(n), zero(n), d(n);
+    for (int step = 0; step < 300; ++step) {
+      for (std::size_t i = 0; i < n; ++i) reward[i] = by_length * length[i] + by_fact * fact[i];
+      preference_loss({reward, zero, zero, zero}, {.chosen = d}, options);
+      for (std::size_t i = 0; i < n; ++i) by_length -= 0.02 * d[i] * length[i] / 4, by_fact -= 0.02 * d[i] * fact[i] / 4;
+    }
+    int right = 0;
+    std::mt19937 fresh(10);
+    for (int i = 0; i < 1000; ++i) right += by_fact - by_length * std::exponential_distribution<double>(1)(fresh) > 0;
+    return right / 1000.;
+  };
+  signs o(n);
+  numbers w(n);
+  factual_orientation(factuality, 0.5, o);
+  EXPECT_NEAR(style_balance(length, o, w).residual, 0, 1e-9);
+  EXPECT_GT(accuracy({.beta = 1, .orientation = o, .weights = w}), 0.98);
+  EXPECT_LT(accuracy({.beta = 1}), 0.6);
+}
+
 TEST(StyleDebiasedPreference, BadInput) {
   batch b(3);
   numbers out(3, 7.), w = {1, -1, 1};

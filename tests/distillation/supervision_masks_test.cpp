@@ -43,10 +43,12 @@ TEST(SupervisionMasks, Prefixes) {
   EXPECT_EQ(prefix(6, 2, {0, 3, 3, 4, 6}), (mask{1, 1, 0, 1, 1, 1}));
 }
 
-// The abstract's 2x to 47x fewer operations are the reciprocal of this share.
+// The abstracts' 2x to 47x fewer operations, and 99 % less sampling, are the reciprocal of this share for traces of such lengths.
 TEST(SupervisionMasks, PrefixCostIsTheShareOfRows) {
   const std::vector<std::int64_t> lengths = {100, 3000, 12000};
   EXPECT_DOUBLE_EQ(prefix_cost(lengths, 256), (100 + 256 + 256) / 15100.);
+  for (const std::int64_t length : {128, 1024, 4096}) EXPECT_TRUE(prefix_cost(lengths, length) < 1 / 2. && prefix_cost(lengths, length) > 1 / 47.);
+  EXPECT_LT(prefix_cost(lengths, 32), 0.01);  // UPFT: 99 % less sampling
   EXPECT_EQ(prefix_cost(lengths, 1 << 20), 1);
   EXPECT_EQ(prefix_cost(lengths, 0), 0);
   EXPECT_EQ(prefix_cost({}, 4), 1);
