@@ -175,7 +175,7 @@ class row_decision {
     for (std::int64_t stretch = 0; 1024 * stretch < n_; ++stretch)
       for (std::int64_t first = 1024 * stretch + stretch % 64 * 16, i = first; i < first + 16 && i < n_; ++i)
         if (z_[i] < head) count_of[bucket_of(z_[i])] += 64.f;
-    const double enough = limit(rough_whole());
+    const double enough = limit(coarse_whole() * 0.97);
     double sum = 0, center = 0.9394130628134758;  // e^{-1/16}
     int last = 0;
     for (; last < buckets - 1 && (sum += static_cast<double>(count_of[last]) * center) < enough; ++last) center *= 0.8824969025845955;  // e^{-1/8}
@@ -192,14 +192,23 @@ class row_decision {
     count_ = collect(z_, n_, at_.block_max, floor, at_.ids, at_.logits);
     if (floor == std::numeric_limits<float>::lowest()) return true;
     total_ = masses(at_.logits, count_, soft_, at_.masses);
-    return static_cast<double>(total_) >= limit(static_cast<double>(total_) + mass_of_others().high);
+    const auto enough = [&](const mass_bounds& others) { return static_cast<double>(total_) >= limit(static_cast<double>(total_) + others.high); };
+    return enough(coarse_others()) || enough(mass_of_others());
   }
 
+  double coarse_whole() {
+    if (coarse_whole_ < 0.) coarse_whole_ = coarse_sum(z_, n_, soft_);
+    return coarse_whole_;
+  }
   double rough_whole() {
     if (rough_whole_ < 0.) rough_whole_ = rough_sum(z_, n_, soft_);
     return rough_whole_;
   }
-  /// The mass of the tokens that are not in the list (total_ is that of those in it).
+  /// The mass of the tokens that are not in the list (total_ is that of those in it): within a few percent, and closely.
+  mass_bounds coarse_others() {
+    if (!beyond_float(soft_)) return difference(coarse_whole(), coarse_sum(at_.logits, count_, soft_), n_, coarse_excess);
+    return {0., std::numeric_limits<double>::infinity()};
+  }
   mass_bounds mass_of_others() {
     if (!beyond_float(soft_)) return difference(rough_whole(), rough_sum(at_.logits, count_, soft_), n_);
     const auto exact = static_cast<double>(total_mass(z_, n_, soft_) - total_);
@@ -221,13 +230,15 @@ class row_decision {
     for (std::int64_t i = 1; i < count_; ++i)
       if (at_.logits[i] < least) least = at_.logits[i];
     if (is_below(mass_above(least), total_)) return;  // all stay, whatever lies below
-    const mass_bounds others = mass_of_others();
-    const double candidates = static_cast<double>(total_);
-    float threshold = weighted_threshold(at_.logits, static_cast<const std::uint64_t*>(at_.masses), count_, limit(candidates + others.low));
-    std::uint64_t kept = 0;
-    for (std::int64_t i = 0; i < count_; ++i) kept += at_.logits[i] >= threshold ? at_.masses[i] : 0;
-    if (threshold > least && static_cast<double>(kept) < limit(candidates + others.high))  // too close for floats
-      threshold = weighted_threshold(at_.logits, static_cast<const std::uint64_t*>(at_.masses), count_, limit(static_cast<double>(total_mass(z_, n_, soft_))));
+    float threshold = least;
+    const auto threshold_for = [&](double whole) { return weighted_threshold(at_.logits, static_cast<const std::uint64_t*>(at_.masses), count_, limit(whole)); };
+    const auto decided_by = [&](const mass_bounds& others) {   // the same tokens whatever the mass of the others within its bounds
+      threshold = threshold_for(static_cast<double>(total_) + others.low);
+      std::uint64_t kept = 0;
+      for (std::int64_t i = 0; i < count_; ++i) kept += at_.logits[i] >= threshold ? at_.masses[i] : 0;
+      return !(threshold > least) || static_cast<double>(kept) >= limit(static_cast<double>(total_) + others.high);
+    };
+    if (!decided_by(coarse_others()) && !decided_by(mass_of_others())) threshold = threshold_for(static_cast<double>(total_mass(z_, n_, soft_)));
     filter([&](std::int64_t i) { return at_.logits[i] >= threshold; });
   }
 
@@ -307,7 +318,7 @@ class row_decision {
   heddle::status status_ = heddle::status::ok;
   std::int64_t count_ = 0;   // of the tokens in the scratch
   std::uint64_t total_ = 0;  // their mass
-  double rough_whole_ = -1.;
+  double coarse_whole_ = -1., rough_whole_ = -1.;
 };
 
 }  // namespace heddle::sampling::detail::inline HEDDLE_ISA

@@ -3,7 +3,8 @@
 // scan      the largest logit of the row and of every block of 256, and whether there is a NaN: one read of the row
 // first_at  the lowest token with that logit: one block
 // collect   the tokens at or above a threshold, in order of ids: only the blocks that hold some
-// rough_sum the mass of logits in float, within stated bounds; exact integers (weights.hpp) decide where that is too coarse
+// coarse_sum, rough_sum  the mass of logits in float, within stated bounds; the finer one, and then exact integers (weights.hpp), decide where that is
+//           too coarse
 #pragma once
 #include <heddle/core/simd.hpp>
 #include <heddle/sampling/detail/weights.hpp>
@@ -105,34 +106,47 @@ struct mass_bounds {
 }
 inline bool beyond_float(const softness& soft) { return !(soft.inverse_temperature > 1e-30 && soft.inverse_temperature < 1e30); }
 
-/// The sum of the rough weights of n logits. A lane adds 16 of them, the lanes join, and the sum goes on in double: within 1.3e-6 of the sum of the
-/// weights themselves.
-inline double rough_sum(const float* z, std::int64_t n, const softness& soft) {
-  const simd::f32x16 max = simd::splat(soft.max), scale = simd::splat(static_cast<float>(soft.inverse_temperature * 1.4426950408889634)), lowest = simd::splat(static_cast<float>(-60. / soft.inverse_temperature));
+/// 2^n (1 + f) for e^((z - max) / T) = 2^(n + f): by a third of rough_weight's operations, at most 6.15% too large, at most 1e-5 too small.
+[[gnu::always_inline]] inline simd::f32x16 coarse_weight(simd::f32x16 z, simd::f32x16 max, simd::f32x16 scale, simd::f32x16 lowest) {
+  return simd::floats_of(simd::to_int(simd::fma(simd::max(lowest, z - max), scale, simd::splat(1065353216.f))));  // 127 * 2^23: the bits of 1
+}
+
+/// The sum of a weight over n logits. A lane adds 16 of them, the lanes join, and the sum goes on in double: within 1.3e-6 of the sum of the
+/// weights themselves. `unit`: of the binary exponent.
+template <class Weight>
+double sum_of_weights(const float* z, std::int64_t n, const softness& soft, double unit, const Weight& weight) {
+  const simd::f32x16 max = simd::splat(soft.max), scale = simd::splat(static_cast<float>(soft.inverse_temperature * 1.4426950408889634 * unit)), lowest = simd::splat(static_cast<float>(-60. / soft.inverse_temperature));
   double sum = 0;
   for (std::int64_t i = 0; i < n; i += 512) {
     simd::f32x16 a = simd::splat(0.f), b = a;
     const std::int64_t end = n - i < 512 ? n : i + 512;
     std::int64_t j = i;
     for (; j + 32 <= end; j += 32) {
-      a = a + rough_weight(simd::load(z + j), max, scale, lowest);
-      b = b + rough_weight(simd::load(z + j + 16), max, scale, lowest);
+      a = a + weight(simd::load(z + j), max, scale, lowest);
+      b = b + weight(simd::load(z + j + 16), max, scale, lowest);
     }
     for (; j < end; j += 16) {
       alignas(64) float few[16];
       for (int k = 0; k < 16; ++k) few[k] = j + k < end ? z[j + k] : impossible;
-      a = a + rough_weight(simd::load(few), max, scale, lowest);
+      a = a + weight(simd::load(few), max, scale, lowest);
     }
     sum += static_cast<double>(simd::reduce_add(a + b));
   }
   return sum;
 }
-
-/// Bounds, in units of W, for the mass of a row without some of its tokens, from the rough sums of both. The same weights are in both, so only
-/// the additions err on what is common; rounding W to integers moves at most half a unit per token.
-inline mass_bounds difference(double whole, double part, std::int64_t n) {
-  const double rest = whole > part ? whole - part : 0., slack = rest * 1e-5 + whole * 3e-6 + static_cast<double>(n) * 2e-13;
-  return {(rest > slack ? rest - slack : 0.) * unit_mass, (rest + slack) * unit_mass};
+inline double rough_sum(const float* z, std::int64_t n, const softness& soft) {
+  return sum_of_weights(z, n, soft, 1., [](auto... x) __attribute__((always_inline)) { return rough_weight(x...); });
 }
+inline double coarse_sum(const float* z, std::int64_t n, const softness& soft) {
+  return sum_of_weights(z, n, soft, 8388608., [](auto... x) __attribute__((always_inline)) { return coarse_weight(x...); });
+}
+
+/// Bounds, in units of W, for the mass of a row without some of its tokens, from the rough (or coarse) sums of both. The same weights are in both, so
+/// only the additions err on what is common; rounding W to integers moves at most half a unit per token.
+inline mass_bounds difference(double whole, double part, std::int64_t n, double excess = 0.) {
+  const double rest = whole > part ? whole - part : 0., slack = rest * 2e-5 + whole * 3e-6 + static_cast<double>(n) * 2e-13;
+  return {(rest > slack ? rest - slack : 0.) / (1. + excess) * unit_mass, (rest + slack) * unit_mass};
+}
+inline constexpr double coarse_excess = 0.0615;
 
 }  // namespace heddle::sampling::detail::inline HEDDLE_ISA
