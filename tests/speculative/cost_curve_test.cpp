@@ -42,6 +42,16 @@ TEST(CostCurve, IsNotFooledByNoiseAndInterruptions) {
 }
 
 // The machine becomes half as fast while one-row passes alone are made: what is known of others moves along.
+// The first pass of a count was interrupted: the next ones set it right, and meanwhile it is no dearer than passes of more rows.
+TEST(CostCurve, ForgetsABadBeginning) {
+  cost_curve cost;
+  cost.observe(1, 0.05);
+  cost.observe(2, 0.011);
+  EXPECT_LE(cost.seconds(1), cost.seconds(2));
+  for (int i = 0; i < 8; ++i) cost.observe(1, 0.010);
+  EXPECT_NEAR(cost.seconds(1), 0.010, 0.0012);
+}
+
 TEST(CostCurve, ACommonChangeMovesAllCounts) {
   cost_curve cost;
   for (int i = 0; i < 30; ++i) cost.observe(1, 0.01), cost.observe(8, 0.02);

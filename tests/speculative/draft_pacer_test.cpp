@@ -91,6 +91,22 @@ TEST(DraftPacer, TheFirstPassIsPlainAndTrialsAreRare) {
   EXPECT_THROW(draft_pacer({.patience = 0}), error);
 }
 
+// Drafting pays a little: a plain pass now and then keeps the comparison honest. Where it pays a lot there is none.
+TEST(DraftPacer, LooksAtPlainPassesWhereDraftingPaysLittle) {
+  for (const bool much : {false, true}) {
+    draft_pacer pacer{{.patience = 10}};
+    const double outlook[] = {0.9};
+    pacer.passed(1, 1), pacer.passed(2, much ? 1.05 : 1.6);
+    int plain = 0;
+    for (int round = 0; round < 110; ++round) {
+      const std::int32_t drafts = pacer.length(outlook);
+      pacer.drafted(drafts, 0);
+      plain += drafts == 0;
+    }
+    EXPECT_EQ(plain, much ? 0 : 10);
+  }
+}
+
 // ---- loops under a clock ----
 
 // Advances the clock by what its rows cost.

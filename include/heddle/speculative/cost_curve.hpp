@@ -3,9 +3,10 @@
 //   ln seconds(r) = level + shape(r)
 //
 // shape is kept per row count that has been seen and interpolated between them (in seconds); beyond the largest it goes on with the mean slope so far,
-// at first with prior_slope of a one-row pass per row. level is shared: a machine that gets slower, or a context that gets longer, moves
-// all counts at once, so that a count seen long ago stays comparable. An observation moves both by shares of its surprise, which is held to a factor
-// of 1.5: one interrupted pass does not change a decision. Before the first observation a one-row pass costs 1.
+// at first with prior_slope of a one-row pass per row. level is shared: a machine that gets slower, or a context that gets longer, moves all counts at
+// once, so that a count seen long ago stays comparable. An observation moves shape, and for a count seen often level as well, by shares of its
+// surprise, which is held to a factor of 1.5: one interrupted pass does not change a decision. Passes are disturbed in one direction only, so surprises
+// downwards count three times as much; and no pass counts as dearer than one of more rows. Before the first observation a one-row pass costs 1.
 //
 //     heddle::cost_curve cost;
 //     cost.observe(1, 0.010), cost.observe(9, 0.018);
@@ -48,9 +49,10 @@ class cost_curve {
     known& k = seen_[find(rows)];
     double surprise = log_seconds - level_ - k.shape;
     surprise = surprise > most_surprise ? most_surprise : surprise < -most_surprise ? -most_surprise : surprise;
-    k.times = k.times < 10 ? k.times + 1 : 10;
-    k.shape += surprise / k.times;
-    level_ += 0.1 * surprise;
+    k.times = k.times < 12 ? k.times + 1 : 12;
+    const double weight = surprise < 0 ? 3 : 1;
+    k.shape += surprise * weight / (k.times + weight - 1);
+    if (k.times > 4) level_ += 0.08 * surprise;
   }
 
   double seconds(std::int64_t rows) const {
@@ -76,7 +78,12 @@ class cost_curve {
     while (i < seen_.size() && seen_[i].rows < rows) ++i;
     return i;
   }
-  double at(std::size_t i) const { return math::exp(level_ + seen_[i].shape); }
+  /// The least of this count and those above.
+  double at(std::size_t i) const {
+    double least = seen_[i].shape;
+    for (std::size_t j = i + 1; j < seen_.size(); ++j) least = seen_[j].shape < least ? seen_[j].shape : least;
+    return math::exp(level_ + least);
+  }
   double below(std::int64_t rows, std::int64_t known_rows) const {
     return (1 + options_.prior_slope * static_cast<double>(rows - 1)) / (1 + options_.prior_slope * static_cast<double>(known_rows - 1));
   }
