@@ -3,6 +3,8 @@
 // tree/ddtree/nodes1024/t1: DDTree alone, given the best 64 tokens of 16 slots.
 #include <heddle/speculative/draft/ddtree.hpp>
 #include <heddle/speculative/draft/eagle_tree.hpp>
+#include <heddle/speculative/draft/taps.hpp>
+#include <heddle/speculative/draft/tsubame.hpp>
 
 #include <benchmark/benchmark.h>
 
@@ -86,6 +88,20 @@ void ddtree_of_rows(benchmark::State& state) {
   against_one_pass(state, [&] { return drafter.propose(context, nodes); });
 }
 
+void taps(benchmark::State& state) {
+  recorded_block block;
+  std::vector<double> theta;
+  for (int i = 0; i < slots; ++i) theta.insert(theta.end(), {1., 1., -0.01, -0.05, 0.1, -2., 0.});
+  const acceptance_weights weights(slots, theta);
+  taps_drafter drafter{block, weights, {.num_slots = slots, .pool = 32, .max_drafts = nodes}};
+  against_one_pass(state, [&] { return drafter.propose(context, nodes); });
+}
+void tsubame(benchmark::State& state) {
+  recorded_block block;
+  tsubame_block<draft_law::without_replacement, recorded_block> drafter{block, {.num_slots = slots, .width = 64, .max_drafts = nodes}};
+  against_one_pass(state, [&] { return drafter.propose(context, nodes); });
+}
+
 void ddtree_of_ranking(benchmark::State& state) {
   slot_ranker ranker;
   const slot_ranking best = ranker.rank(all_rows(), 64);
@@ -96,6 +112,8 @@ void ddtree_of_ranking(benchmark::State& state) {
 
 BENCHMARK(eagle)->Name("tree/eagle/nodes64/v128256/t1")->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(ddtree_of_rows)->Name("tree/ddtree/nodes64/v128256/t1")->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(taps)->Name("tree/taps/nodes64/v128256/t1")->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(tsubame)->Name("tree/tsubame/nodes64/v128256/t1")->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(ddtree_of_ranking)->Name("tree/ddtree/nodes1024/t1")->Unit(benchmark::kMicrosecond);
 
 }  // namespace

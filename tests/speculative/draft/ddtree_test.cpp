@@ -1,6 +1,7 @@
 #include <heddle/speculative/draft/ddtree.hpp>
 #include <heddle/speculative/draft/eagle_tree.hpp>
 
+#include "speculative/draft/toy_block.hpp"
 #include "support/errors.hpp"
 
 #include <gtest/gtest.h>
@@ -15,18 +16,8 @@
 namespace {
 
 using namespace heddle;
+using namespace toy;
 using ids = std::vector<std::int32_t>;
-using rows = std::vector<std::vector<float>>;
-
-struct matrix_of {
-  std::vector<float> data;
-  std::int64_t columns;
-  explicit matrix_of(const rows& r) : columns(static_cast<std::int64_t>(r[0].size())) {
-    for (const auto& row : r) data.insert(data.end(), row.begin(), row.end());
-  }
-  tensor_view<const float, 2> view() const { return {data.data(), extents{static_cast<std::int64_t>(data.size()) / columns, columns}}; }
-};
-
 rows random_logits(std::mt19937& random, std::size_t slots, std::size_t vocabulary, float spread = 2.f) {
   rows u(slots, std::vector<float>(vocabulary));
   std::normal_distribution<float> normal(0.f, spread);
@@ -34,15 +25,6 @@ rows random_logits(std::mt19937& random, std::size_t slots, std::size_t vocabula
     for (float& z : row) z = normal(random);
   return u;
 }
-rows logits_of(const std::vector<std::vector<double>>& laws) {
-  rows u;
-  for (const auto& law : laws) {
-    u.emplace_back();
-    for (const double p : law) u.back().push_back(p > 0 ? static_cast<float>(std::log(p)) : -INFINITY);
-  }
-  return u;
-}
-
 std::vector<double> softmax(const std::vector<float>& z, double temperature = 1) {
   const double max = *std::max_element(z.begin(), z.end());
   std::vector<double> p;
