@@ -98,6 +98,11 @@ TEST(ConditionContrast, EndsAndErrors) {
   rows[2](0, 4) = 30;   // t_with = 0: q = 0
   EXPECT_LT(computed_target({}, rows)[4], std::log(1e-16));
 
+  // weight 0: an infinite divergence that does not count
+  const auto none = test::evaluate<double>(condition_contrast<forward_kl, reverse_kl>{.weight = 0}, rows, {});
+  for (std::size_t i = 0; i < none.gradient.values.size(); ++i) EXPECT_EQ(none.gradient.values[i], reference.gradient.values[i]);
+  EXPECT_EQ(test::evaluate<double>(condition_contrast<forward_kl, reverse_kl>{}, rows, {}).status[0], status::infinite_divergence);
+
   const auto fails = [&](const condition_contrast<>& f) { return message_of([&] { test::evaluate<double>(f, rows, {}); }); };
   EXPECT_NE(fails({.target = {.bound = 0}}).find("'bound' is 0"), std::string::npos);
   EXPECT_NE(fails({.target = {.gamma = -1}}).find("'gamma' is -1"), std::string::npos);

@@ -10,7 +10,7 @@
 // Cost: O(V log V) string comparisons once, 4 bytes per token.
 //
 //     const heddle::distillation::byte_order order{{bytes, offsets}};
-//     for (const std::int32_t token : order.beginning_with("ing")) ...
+//     const auto endings = order.beginning_with("ing");       // token ids
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/error.hpp>

@@ -61,7 +61,7 @@ struct scaled_columns {
   std::int64_t column(std::int64_t j) const { return base.column(j); }
   template <class V>
   double operator()(const V& v, std::int64_t j) const {
-    return factor * base(v, j);
+    return factor == 0. ? 0. : factor * base(v, j);
   }
 };
 

@@ -10,7 +10,7 @@
 // Errors: kappa < 0, sizes. Cost: two or three passes over three rows.
 // Source: OP-CAD (on-policy clean-audio distillation). Which corruption is shown at which stage of a curriculum is the caller's choice.
 //
-//     aligned_vector<double> weights(rows);
+//     std::vector<double> weights(rows);
 //     sensitivity_weights(clean, corrupted, removed, weights, {.kappa = 2});
 #pragma once
 #include <heddle/distillation/divergence.hpp>
