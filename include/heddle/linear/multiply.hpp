@@ -40,7 +40,7 @@ struct product {
 
 namespace detail::inline HEDDLE_ISA {
 
-inline constexpr std::int64_t cached_activations = std::int64_t{320} << 10;   // bytes of rows that stay in a core's cache while panels pass
+inline constexpr std::int64_t cached_activations = std::int64_t{192} << 10;   // bytes of rows that stay in a core's cache while panels pass
 inline constexpr std::int64_t cached_panels = std::int64_t{128} << 10;        // bytes of panels alike, while rows of integers pass
 inline constexpr int widened_panels = float_panels<tile_rows>;
 inline constexpr std::size_t widened_floats = std::size_t{chain_inputs} * panel_outputs * widened_panels;
@@ -73,12 +73,13 @@ void multiply_chain(const product& p, const activations& x, std::int64_t chain_n
                     std::span<const std::byte> ahead = {}) {
   constexpr std::size_t fetched_per_tile = 512;
   const std::int64_t begin = chain_number * chain_inputs, padded = p.weights.blocks() * block_inputs, inputs = padded - begin < chain_inputs ? padded - begin : chain_inputs;
-  for (; row < last_row; row += tile_rows) {
+  const auto values_of = [&](std::int64_t first) { return x.values(first) + chain_number * x.rows_in_tile(first) * chain_stride; };
+  for (std::int64_t first = row; row < last_row; row += tile_rows) {
     const std::size_t fetched = ahead.size() < fetched_per_tile ? ahead.size() : fetched_per_tile;
     for (std::size_t i = 0; i < fetched; i += 64) __builtin_prefetch(ahead.data() + i, 0, 2);
     ahead = ahead.subspan(fetched);
     const std::int64_t rows = x.rows_in_tile(row);
-    const float* values = x.values(row) + chain_number * rows * chain_stride;
+    const float *values = values_of(row), *next = values_of(row + tile_rows < last_row ? row + tile_rows : first);
     std::int64_t r = 0;
     descend<tile_rows>([&]<int height>() {
       constexpr int together = float_panels<height>;
@@ -86,8 +87,8 @@ void multiply_chain(const product& p, const activations& x, std::int64_t chain_n
         std::int64_t panel = panels.first;
         const auto tile = [&]<int count>() {
           for (; panel + count <= panels.last; panel += count)
-            number_tile<height, count>(weights + (panel - panels.first) * panel_stride, panel_stride, inputs, values + r * chain_stride, chain_number == 0, p.out.at(row + r, panel * panel_outputs),
-                                       p.out.stride(0), p.weights.outputs - panel * panel_outputs);
+            number_tile<height, count>(weights + (panel - panels.first) * panel_stride, panel_stride, inputs, values + r * chain_stride, next, chain_number == 0,
+                                       p.out.at(row + r, panel * panel_outputs), p.out.stride(0), p.weights.outputs - panel * panel_outputs);
         };
         tile.template operator()<together>();
         if constexpr (together > 1) tile.template operator()<1>();

@@ -20,16 +20,21 @@ inline constexpr int float_panels = simd::wide_registers ? (rows == 1 ? 8 : rows
   return v;
 }
 
-/// sum[r][p] over `inputs` inputs; panels `panel_stride` elements apart.
+/// sum[r][p] over `inputs` inputs; panels `panel_stride` elements apart. The largest tile fetches the rows of the next one meanwhile: they lie
+/// in as many places as there are rows, which the hardware notices too late.
 template <int rows, int panels, class Element>
-[[gnu::always_inline]] inline void chain(const Element* weights, std::int64_t panel_stride, std::int64_t inputs, const float* x, f32x16 (&sum)[rows][panels]) {
+[[gnu::always_inline]] inline void chain(const Element* weights, std::int64_t panel_stride, std::int64_t inputs, const float* x, const float* next, f32x16 (&sum)[rows][panels]) {
+  constexpr int step = 4, line = 16, fetched_lines = (rows * step + line - 1) / line;
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
     for (int p = 0; p < panels; ++p) sum[r][p] = simd::splat(0.f);
-  for (std::int64_t k = 0; k < inputs; k += 4, weights += 4 * panel_outputs, x += 4) {   // inputs come in blocks of 32
+  for (std::int64_t k = 0; k < inputs; k += step, weights += step * panel_outputs, x += step, next += fetched_lines * line) {   // inputs come in blocks of 32
+    if constexpr (rows == tile_rows)
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
+      for (int i = 0; i < fetched_lines; ++i) __builtin_prefetch(next + i * line);
+#pragma GCC unroll 4
+    for (int j = 0; j < step; ++j) {
       f32x16 w[panels];
 #pragma GCC unroll 8
       for (int p = 0; p < panels; ++p) w[p] = in_register(simd::load(weights + p * panel_stride + j * panel_outputs));
@@ -45,13 +50,14 @@ template <int rows, int panels, class Element>
 
 /// Adds a chain to the outputs, or begins them with it.
 template <int rows, int panels, class Element>
-void number_tile(const Element* weights, std::int64_t panel_stride, std::int64_t inputs, const float* x, bool first, float* out, std::int64_t out_stride, std::int64_t outputs) {
+void number_tile(const Element* weights, std::int64_t panel_stride, std::int64_t inputs, const float* x, const float* next, bool first, float* out, std::int64_t out_stride,
+                 std::int64_t outputs) {
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
     for (int p = 0; p < panels; ++p) __builtin_prefetch(out + r * out_stride + p * panel_outputs, 1);
   f32x16 sum[rows][panels];
-  chain<rows, panels>(weights, panel_stride, inputs, x, sum);
+  chain<rows, panels>(weights, panel_stride, inputs, x, next, sum);
 #pragma GCC unroll 16
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
