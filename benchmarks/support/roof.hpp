@@ -2,7 +2,8 @@
 // memory and cores with others move by 1.5x within a minute, so an absolute time, or a roof measured a minute ago, means nothing.
 //
 // rates      per second, all threads of a team together
-//   read_bytes        plain reads of a buffer four times the size of the last-level cache
+//   read_bytes        plain reads of a buffer four times the size of the last-level cache, on the pages that the operands lie on: huge ones
+//                     read about 13% faster
 //   flops             fused multiply-adds of floats, counted as two
 //   byte_products     exact products of bytes summed to 32 bits (VNNI: vpdpbusd; AVX2: vpmaddubsw, vpmaddwd, vpaddd)
 //   nibble_products   the same with one factor of four bits, whose sums fit 16 bits for 32 inputs (AVX2: one vpmaddwd per eight vpmaddubsw)
@@ -17,6 +18,8 @@
 //     heddle_bench::machine ceilings{team};
 //     heddle_bench::measure(state, ceilings, {.bytes = 1e8}, [&] { ...one pass... });
 #pragma once
+#include "support/huge_memory.hpp"
+
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/simd.hpp>
 #include <heddle/core/thread_team.hpp>
@@ -27,6 +30,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -200,9 +205,15 @@ inline void read(const std::byte* data, std::size_t bytes) {
 
 }  // namespace probe
 
+enum class pages { small, huge };
+
 class machine {
  public:
-  explicit machine(heddle::thread_team& team) : team_(team), buffer_(buffer_bytes, std::byte{1}) {}
+  explicit machine(heddle::thread_team& team, pages kind = pages::small) : team_(team) {
+    if (kind == pages::huge) buffer_ = huge_.emplace(buffer_bytes).bytes();
+    else small_.resize(buffer_bytes), buffer_ = small_;
+    std::fill(buffer_.begin(), buffer_.end(), std::byte{1});
+  }
 
   double read_bytes() {
     const std::size_t threads = team_.concurrency(), share = buffer_bytes / threads / 64 * 64;
@@ -230,7 +241,9 @@ class machine {
  private:
   static constexpr std::size_t buffer_bytes = std::size_t{128} << 20;
   heddle::thread_team& team_;
-  heddle::aligned_vector<std::byte> buffer_;
+  heddle::aligned_vector<std::byte> small_;
+  std::optional<huge_memory> huge_;
+  std::span<std::byte> buffer_;
 };
 
 /// Iterations of (rates, pass, rates); only the pass counts as time. Register the benchmark plainly: UseManualTime and the like change its
