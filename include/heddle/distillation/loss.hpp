@@ -157,21 +157,22 @@ loss_result fused_loss(const char* function, const F& functional, const Gradient
 
 inline namespace HEDDLE_ISA {
 
-template <class F, detail::gradient_argument Gradient, class... Rows>
+template <class F, detail::gradient_argument Gradient, detail::row_argument... Rows>
 loss_result loss_over(const F& functional, const Gradient& gradient, const loss_options& options, const Rows&... rows) {
   detail::row_input inputs[] = {detail::input_of(rows)...};
   return detail::fused_loss<detail::number_of<Rows...>, F, sizeof...(Rows)>("loss", functional, gradient, options, inputs);
 }
-template <class Student, class Teacher, class Divergence, detail::gradient_argument Gradient>
+template <detail::row_argument Student, detail::row_argument Teacher, class Divergence, detail::gradient_argument Gradient>
 loss_result loss(const Student& student, const Teacher& teacher, const Divergence& divergence, const Gradient& gradient, const loss_options& options = {}) {
   return loss_over(divergence, gradient, options, student, teacher);
 }
-template <class Student, class Teacher, class Divergence, class Transform, detail::gradient_argument Gradient>
+template <detail::row_argument Student, detail::row_argument Teacher, class Divergence, class Transform, detail::gradient_argument Gradient>
   requires(!detail::gradient_argument<Transform>)
 loss_result loss(const Student& student, const Teacher& teacher, const Divergence& divergence, const Transform& transform, const Gradient& gradient, const loss_options& options = {}) {
   return loss_over(targeted<Divergence, Transform>{divergence, transform}, gradient, options, student, teacher);
 }
-template <class Student, class F, detail::gradient_argument Gradient>
+template <detail::row_argument Student, class F, detail::gradient_argument Gradient>
+  requires(!detail::row_argument<F>)
 loss_result loss(const Student& student, const F& functional, const Gradient& gradient, const loss_options& options = {}) {
   return loss_over(functional, gradient, options, student);
 }

@@ -119,6 +119,8 @@ row_input input_of(const selected_rows<Rows>& s) {
   in.map = s.map, in.source.rows = static_cast<std::int64_t>(s.map.size());
   return in;
 }
+template <class Rows>
+concept row_argument = requires(const Rows& rows) { input_of(rows); };
 template <matrix M>
   requires host_tensor<M>
 row_sink sink_of(const M& m) {
@@ -379,21 +381,20 @@ class row_losses {
   aligned_vector<heddle::status> status_;
 };
 
-template <class F, class... Rows>
+template <class F, detail::row_argument... Rows>
 auto per_row(const F& functional, const row_options& options, const Rows&... rows) {
   constexpr int k = sizeof...(Rows);
   static_assert(k >= 1 && k <= 8, "one to eight named rows");
   const detail::row_input inputs[] = {detail::input_of(rows)...};
   return row_losses<detail::number_of<Rows...>, F, k>(functional, options, inputs);
 }
-template <class F, class First, class... Rows>
-  requires(!std::is_same_v<First, row_options>)
+template <class F, detail::row_argument First, detail::row_argument... Rows>
 auto per_row(const F& functional, const First& first, const Rows&... rows) {
   return per_row(functional, row_options{}, first, rows...);
 }
 
 /// out[r] = the terms that the functional returns for row r; zeros for masked and bad rows. Returns the statuses.
-template <class F, tensor_of<2> Out, class... Rows>
+template <class F, tensor_of<2> Out, detail::row_argument... Rows>
   requires(host_tensor<Out> && writable_tensor<Out> && std::same_as<element_type<Out>, double>)
 aligned_vector<heddle::status> measure(const F& functional, const row_options& options, const Out& out, const Rows&... rows) {
   constexpr int k = sizeof...(Rows);

@@ -32,23 +32,54 @@
 
 namespace heddle::distillation::inline HEDDLE_ISA {
 
+}  // namespace heddle::distillation::inline HEDDLE_ISA
+
+namespace heddle::distillation::detail::inline HEDDLE_ISA {
+
+template <class T>
+[[gnu::always_inline]] inline real<T> load(const T* p) {
+  if constexpr (std::is_same_v<T, double>) return *p;
+  else return simd::load(p);
+}
+template <class T>
+[[gnu::always_inline]] inline void store(T* p, const real<T>& x) {
+  if constexpr (std::is_same_v<T, double>) *p = x.value;
+  else simd::store(p, x.value);
+}
+
+/// A few columns of the named rows: logits, and exponentials of the first scan with what makes probabilities of them.
+template <class T, int named_rows>
+struct chunk_rows {
+  const T* z[named_rows];
+  const T* exps[named_rows];
+  real<T> factor[named_rows];
+  std::int64_t first;
+};
+
+}  // namespace heddle::distillation::detail::inline HEDDLE_ISA
+
+namespace heddle::distillation::inline HEDDLE_ISA {
+
 /// `finite`: no logit of the row is -infinity, so that nothing has to be guarded.
-template <class R, int named_rows, bool finite_logits>
+template <class T, int named_rows, bool finite_logits>
 struct position {
-  using number = R;
+  using number = real<T>;
   static constexpr int rows = named_rows;
-  static constexpr bool finite = finite_logits;
+  static constexpr bool finite = finite_logits, scanned = true;
+  const detail::chunk_rows<T, named_rows>* chunk;
   std::int64_t column;   ///< of the first lane
-  R logits[named_rows], probabilities[named_rows];
+  [[gnu::always_inline]] inline number logit(int i) const { return detail::load(chunk->z[i] + (column - chunk->first)); }
+  [[gnu::always_inline]] inline number probability(int i) const { return detail::load(chunk->exps[i] + (column - chunk->first)) * chunk->factor[i]; }
 };
 /// One column.
 template <int named_rows>
 struct single_position {
   using number = real<double>;
   static constexpr int rows = named_rows;
-  static constexpr bool finite = false;
+  static constexpr bool finite = false, scanned = false;
   std::int64_t column;
   real<double> logits[named_rows];
+  [[gnu::always_inline]] inline number logit(int i) const { return logits[i]; }
 };
 
 template <class R, bool finite = false>
@@ -59,12 +90,12 @@ template <class R>
 entry(R, R) -> entry<R>;
 
 template <class R, bool finite>
-[[gnu::always_inline]] inline R weigh(entry<R, finite> p, std::type_identity_t<R> x) {
+[[gnu::always_inline]] inline R weigh(const entry<R, finite>& p, const std::type_identity_t<R>& x) {
   if constexpr (finite) return p.p * x;
   else return select(p.log == -math::infinity, 0, select(x == math::infinity, x, p.p * x));
 }
 template <class R, bool a_finite, bool b_finite>
-[[gnu::always_inline]] inline R log_ratio(entry<R, a_finite> a, entry<R, b_finite> b) {
+[[gnu::always_inline]] inline R log_ratio(const entry<R, a_finite>& a, const entry<R, b_finite>& b) {
   if constexpr (a_finite && b_finite) return a.log - b.log;
   else return select(a.log == b.log, 0, a.log - b.log);
 }
@@ -108,10 +139,12 @@ namespace heddle::distillation::inline HEDDLE_ISA {
 
 /// b t + (1 - b) s
 template <class R, bool t_finite, bool s_finite>
-[[gnu::always_inline]] inline entry<R, t_finite && s_finite> mixture(std::type_identity_t<R> b, entry<R, t_finite> t, entry<R, s_finite> s) {
-  const R p = b * t.p + (1 - b) * s.p;
-  if constexpr (t_finite && s_finite && std::is_same_v<R, real<float>>) return {detail::log_of_normal(p.value, simd::splat(0.f)), p};
-  else return {log(p), p};
+[[gnu::always_inline]] inline entry<R, t_finite && s_finite> mixture(const std::type_identity_t<R>& b, const entry<R, t_finite>& t, const entry<R, s_finite>& s) {
+  entry<R, t_finite && s_finite> m;
+  m.p = b * t.p + (1 - b) * s.p;
+  if constexpr (t_finite && s_finite && std::is_same_v<R, real<float>>) m.log.value = detail::log_of_normal(m.p.value, simd::splat(0.f));
+  else m.log = log(m.p);
+  return m;
 }
 
 template <class T, int i>
@@ -124,13 +157,13 @@ class softmax {
   [[gnu::always_inline]] inline auto operator()(const V& v) const {
     using R = typename V::number;
     static_assert(i < V::rows, "rows of separate vocabularies are not walked together: read columns with log_prob(column)");
-    const R log = fma(v.logits[i] - R(max_), R(inverse_temperature_), R(-log_sum_));
-    if constexpr (requires { v.probabilities; }) return entry<R, V::finite>{log, v.probabilities[i]};
+    const R log = fma(v.logit(i) - R(max_), R(inverse_temperature_), R(-log_sum_));
+    if constexpr (V::scanned) return entry<R, V::finite>{log, v.probability(i)};
     else return entry<R, V::finite>{log, exp(log)};
   }
   template <class V>
   [[gnu::always_inline]] inline auto logit(const V& v) const {
-    return v.logits[i];
+    return v.logit(i);
   }
 
   std::int64_t width() const { return row_->source.width; }
@@ -222,16 +255,6 @@ template <class T>
 [[gnu::always_inline]] inline double lane_max(real<T> x) {
   if constexpr (std::is_same_v<T, double>) return x.value;
   else return static_cast<double>(simd::reduce_max(x.value));
-}
-template <class T>
-[[gnu::always_inline]] inline real<T> load(const T* p) {
-  if constexpr (std::is_same_v<T, double>) return *p;
-  else return simd::load(p);
-}
-template <class T>
-[[gnu::always_inline]] inline void store(T* p, real<T> x) {
-  if constexpr (std::is_same_v<T, double>) *p = x.value;
-  else simd::store(p, x.value);
 }
 /// x in the first n lanes, `rest` in the others.
 template <class T>

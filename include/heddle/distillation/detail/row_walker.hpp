@@ -10,7 +10,8 @@ class row_walker {
   static constexpr std::int64_t lanes = number::lanes;
   static constexpr bool moments = wanted_moments != 0, moment_of[2] = {(wanted_moments & 1) != 0, (wanted_moments & 2) != 0};   // KL(0 || 1), KL(1 || 0)
   template <bool finite>
-  using place = position<number, walked, finite>;
+  using place = position<T, walked, finite>;
+  using chunk_rows = detail::chunk_rows<T, walked>;
 
  public:
   row_walker(const detail::row_scratch<T>& memory, std::int64_t chunk) : memory_(memory), chunk_(chunk) {}
@@ -203,22 +204,10 @@ class row_walker {
     const detail::named_row& row = rows_[i];
     for (std::int64_t first = 0, n; first < row.source.width; first += n) n = chunk_at(first, row.source.width), f(detail::stage<T>(row.source, row.data, first, n, memory_.staged[i]), first, n);
   }
-  /// The columns of a chunk: logits, and exponentials of the first pass with what makes probabilities of them.
-  struct chunk_rows {
-    const T* z[walked];
-    const T* exps[walked];
-    number factor[walked];
-    std::int64_t first;
-
-    template <bool finite>
-    [[gnu::always_inline]] inline place<finite> at(std::int64_t c) const {
-      place<finite> v;
-      v.column = first + c;
-#pragma GCC unroll 8
-      for (int i = 0; i < walked; ++i) v.logits[i] = detail::load(z[i] + c), v.probabilities[i] = detail::load(exps[i] + c) * factor[i];
-      return v;
-    }
-  };
+  template <bool finite>
+  [[gnu::always_inline]] inline static place<finite> at_columns(const chunk_rows& rows, std::int64_t c) {
+    return {&rows, rows.first + c};
+  }
   template <class Chunk>
   void walk(Chunk chunk) {
     const std::int64_t width = vocabulary();
@@ -242,7 +231,7 @@ class row_walker {
       number sums[n];
       for (number& s : sums) s = 0;
       for (std::int64_t c = 0; c < count; c += lanes) {
-        const auto values = f(rows.template at<finite>(c));
+        const auto values = f(at_columns<finite>(rows, c));
         if constexpr (std::is_same_v<std::remove_cv_t<decltype(values)>, number>) sums[0] = sums[0] + values;
         else
           for (int i = 0; i < n; ++i) sums[i] = sums[i] + values.values[i];
@@ -255,7 +244,7 @@ class row_walker {
     double most = -math::infinity;
     walk([&](const chunk_rows& rows, std::int64_t count) __attribute__((always_inline)) {
       number best = -math::infinity;
-      for (std::int64_t c = 0; c < count; c += lanes) best = max(f(rows.template at<finite>(c)), best);
+      for (std::int64_t c = 0; c < count; c += lanes) best = max(f(at_columns<finite>(rows, c)), best);
       const double own = detail::lane_max(detail::first_lanes(best, count, number(-math::infinity)));
       most = own > most ? own : most;
     });
@@ -267,7 +256,7 @@ class row_walker {
     walk([&](const chunk_rows& rows, std::int64_t count) __attribute__((always_inline)) {
       number best = -math::infinity;
       for (std::int64_t c = 0; c < count; c += lanes) {
-        const number x = detail::first_lanes(number(f(rows.template at<finite>(c))), count, number(-math::infinity));
+        const number x = detail::first_lanes(number(f(at_columns<finite>(rows, c))), count, number(-math::infinity));
         best = max(x, best);
         detail::store(memory_.values + c, x);
       }
@@ -466,7 +455,7 @@ class row_walker {
       const bool sparse[count] = {sparse_of(std::get<g>(gradients).sparse, std::get<g>(cursors), first, n, memory_.sparse[g])...};
       T* to[count] = {sinks[g].streamed ? memory_.results[g] : detail::place<T>(sinks[g], to_row[g], first, n, memory_.results[g])...};
       for (std::int64_t c = 0; c < n; c += lanes) {
-        const place<finite> v = rows.template at<finite>(c);
+        const place<finite> v = at_columns<finite>(rows, c);
         const number values[count] = {number(std::get<g>(gradients).dense(v))...};
         (detail::store(to[g] + c, (sparse[g] ? values[g] + detail::load(memory_.sparse[g] + c) : values[g]) * scale[g]), ...);
       }
