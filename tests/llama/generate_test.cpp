@@ -72,6 +72,7 @@ TEST_F(Generate, StatisticsAreTheLastLine) {
   EXPECT_GE(stats["drafted"], stats["accepted"]);
   EXPECT_GE(stats["rounds"], 1);
   EXPECT_GE(stats["mean_accepted_tokens"], 1.0);
+  EXPECT_LE(stats["acceptance_by_slot"].size(), 5u);
   for (const char* const key : {"prefill_tokens_per_second", "decode_tokens_per_second", "cache_bytes_live", "cache_bytes_resident"})
     EXPECT_GT(stats[key].get<double>(), 0) << key;
 }
@@ -100,6 +101,35 @@ TEST_F(Generate, ChecksItself) {
   EXPECT_SAYS("are the same with drafts", result.error);
 }
 
+TEST_F(Generate, EveryDrafterAndRuleGivesItsText) {
+  const std::string prompt = "--raw --prompt 'abcabcabcabcab' --tokens 30 --seed 2 --temperature 0.8 --activations int8 --stats json ";
+  const auto ids = [&](const std::string& more) {
+    const outcome result = run(small() + prompt + more);
+    EXPECT_EQ(result.exit_code, 0) << more << "\n" << result.error;
+    return result.exit_code == 0 ? result.last_line()["token_ids"] : nlohmann::json();
+  };
+  const auto plain = ids("--draft none");
+  for (const char* const draft : {"lookup", "suffix", "auto", "self:1", "tree:self:1", "auto --fixed-length"})
+    EXPECT_EQ(ids(std::string("--draft ") + draft), plain) << draft;
+  for (const char* const rule : {"token", "block", "typical"})
+    for (const char* const draft : {"none", "suffix --fixed-length --draft-length 3", "self:1"})
+      EXPECT_GE(ids(std::string("--verify ") + rule + " --draft " + draft).size(), 1u) << rule << " " << draft;
+  EXPECT_EQ(ids("--verify token --draft none"), plain);
+}
+
+TEST_F(Generate, SeveralPromptsAtOnce) {
+  const outcome result = run(small() + "--raw --prompt 'abcabcabc' --prompt 'xyxyx' --tokens 25 --temperature 0.9 --seed 3 --draft auto --stats json");
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  const auto stats = result.last_line();
+  ASSERT_EQ(stats["prompts"].size(), 2u);
+  const outcome alone = run(small() + "--raw --prompt 'xyxyx' --tokens 25 --temperature 0.9 --seed 3 --stats json");
+  EXPECT_EQ(stats["prompts"][1]["token_ids"], alone.last_line()["token_ids"]);
+  EXPECT_SAYS("--- 2\n", result.out);
+  const outcome checked = run(small() + "--raw --check --prompt 'abcabcabc' --prompt 'xyxyx' --tokens 40 --seed 4 --temperature 1 --draft tree:self:1 --cache int8");
+  EXPECT_EQ(checked.exit_code, 0) << checked.error;
+  EXPECT_SAYS("are the same with drafts", checked.error);
+}
+
 TEST_F(Generate, RefusesWithAMessage) {
   const auto refusal = [&](const std::string& arguments) {
     const outcome result = run(arguments);
@@ -115,6 +145,10 @@ TEST_F(Generate, RefusesWithAMessage) {
   EXPECT_SAYS("prompt is empty", refusal(small() + "--raw --prompt ''"));
   EXPECT_SAYS("the prompt has 600 tokens; the context holds 512", refusal(small() + "--raw --prompt " + std::string(600, 'c')));
   EXPECT_SAYS("contexts of 512 tokens; a context of 513", refusal(small() + "--raw --prompt x --context 513"));
+  EXPECT_SAYS("there is no drafter 'guess'", refusal(small() + "--raw --prompt x --draft guess"));
+  EXPECT_SAYS("'3' layers; expected 1 to 2", refusal(small() + "--raw --prompt x --draft self:3"));
+  EXPECT_SAYS("--verify match or greedy", refusal(small() + "--raw --prompt x --check --verify token"));
+  EXPECT_SAYS("temperature is", refusal(small() + "--raw --prompt x --verify greedy --temperature 1"));
   EXPECT_SAYS("cannot be read", refusal(small() + "--raw --prompt-file /nonexistent"));
 }
 
