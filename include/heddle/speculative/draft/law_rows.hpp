@@ -51,14 +51,31 @@ class law_rows {
 struct keyed_draws {
   std::uint64_t seed = 0;
   std::uint32_t request = 0;
-  std::size_t operator()(std::int64_t position, std::uint32_t index, std::span<const double> weights) const {
+  /// Sums in double: of blocks of 256 weights, then of the blocks.
+  template <class Weight>
+  std::size_t operator()(std::int64_t position, std::uint32_t index, std::span<const Weight> weights) const {
+    constexpr std::size_t block = 256;
+    const auto sum_from = [&](std::size_t first) {
+      double sum = 0;
+      for (std::size_t i = first; i < weights.size() && i < first + block; ++i) sum += static_cast<double>(weights[i]);
+      return sum;
+    };
     double sum = 0, cumulative = 0;
-    for (const double w : weights) sum += w;
+    for (std::size_t i = 0; i < weights.size(); i += block) sum += sum_from(i);
     const double target = uniform({.seed = seed, .request = request, .position = static_cast<std::uint32_t>(position), .purpose = purpose::draft, .index = index}) * sum;
     std::size_t last = 0;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      if (weights[i] > 0.) last = i;
-      if ((cumulative += weights[i]) > target) return i;
+    for (std::size_t first = 0; first < weights.size(); first += block) {
+      const double whole = sum_from(first);
+      if (cumulative + whole > target || first + block >= weights.size()) {
+        double within = cumulative;
+        for (std::size_t i = first; i < weights.size() && i < first + block; ++i) {
+          if (weights[i] > 0) last = i;
+          if ((within += static_cast<double>(weights[i])) > target) return i;
+        }
+      } else if (whole > 0.) {
+        for (std::size_t i = first; i < first + block; ++i) last = weights[i] > 0 ? i : last;
+      }
+      cumulative += whole;
     }
     return last;
   }
