@@ -28,6 +28,7 @@
 #include <heddle/core/math.hpp>
 #include <heddle/core/random.hpp>
 #include <heddle/core/tensor.hpp>
+#include <heddle/speculative/audit/interval.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -38,9 +39,6 @@ namespace heddle::audit {
 struct floor_estimate {
   double plug_in = 0;       ///< optimistic
   double cross_fitted = 0;  ///< pessimistic
-};
-struct interval {
-  double low = 0, high = 0;
 };
 
 namespace detail::inline HEDDLE_ISA {
