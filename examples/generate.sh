@@ -1,6 +1,7 @@
 #!/bin/sh
 # Completes a prompt with SmolLM2-135M-Instruct, or with another model of the Llama architecture:
 #   examples/generate.sh [--no-install] --prompt "..." [--model FILE.gguf] [options of the program; --help lists them]
+# For instance --draft auto (drafts from earlier text; examples/compare_drafters.sh shows what they are worth), or --prompt again: both in one pass.
 # Installs what is missing (apt-get, as root or with sudo), builds the program and fetches the model into build/generate/. All of that is reported
 # on standard error; standard output is the completion alone.
 set -eu
