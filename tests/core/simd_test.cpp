@@ -107,6 +107,7 @@ TEST(simd, a_product_is_rounded_before_it_is_added) {
 TEST(simd, comparisons_and_masks) {
   expect_comparison("less", [](f32x16 a, f32x16 b) { return simd::less(a, b); }, [](float a, float b) { return a < b; });
   expect_comparison("less_equal", [](f32x16 a, f32x16 b) { return simd::less_equal(a, b); }, [](float a, float b) { return a <= b; });
+  expect_binary("clear", [](f32x16 a, f32x16 b) { return simd::clear(simd::less(a, b), a); }, [](float a, float b) { return a < b ? 0.f : a; });
   expect_comparison("equal", [](f32x16 a, f32x16 b) { return simd::equal(a, b); }, [](float a, float b) { return a == b; });
   expect_comparison("is_nan", [](f32x16 a, f32x16) { return simd::is_nan(a); }, [](float a, float) { return a != a; });
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
@@ -234,4 +235,22 @@ TEST(simd, exp_is_accurate_and_safe_at_the_edges) {
   EXPECT_EQ(simd::exp(-std::numeric_limits<float>::max()), 0);
   EXPECT_TRUE(std::isnan(simd::exp(std::numeric_limits<float>::quiet_NaN())));
   EXPECT_GE(simd::exp(-87.33f), std::numeric_limits<float>::min());
+}
+
+TEST(simd, exp_nonpositive_is_exp) {
+  const auto nonpositive = [](float x) { return simd::first_lane(simd::exp_nonpositive(simd::splat(x))); };
+  double worst = 0;
+  for (std::uint32_t bits = 0x80000000u; bits <= 0xff800000u; bits += 1009) {
+    const float x = std::bit_cast<float>(bits), got = nonpositive(x), expected = simd::exp(x);
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(got), std::bit_cast<std::uint32_t>(expected)) << x;
+#endif
+    if (expected > 0) worst = std::max(worst, std::fabs(static_cast<double>(got) / static_cast<double>(expected) - 1));
+    else ASSERT_EQ(got, 0) << x;
+  }
+  EXPECT_LT(worst, 2.5e-7);
+  EXPECT_EQ(nonpositive(0.f), 1);
+  EXPECT_EQ(nonpositive(-inf), 0);
+  EXPECT_TRUE(std::isnan(nonpositive(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_TRUE(std::isnan(nonpositive(std::bit_cast<float>(0x7fc12345u))));
 }

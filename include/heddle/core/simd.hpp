@@ -70,12 +70,15 @@ inline float reduce_max(f32x16 v) {
   return first_lane(larger(v, exchange<1>(v)));
 }
 
-/// e^x for x below 88: relative error about 1 ulp; x < -87.33 gives 0; NaN stays NaN.
-[[gnu::always_inline]] inline f32x16 exp(f32x16 x) {
-  const f32x16 round = splat(12582912.f);   // 1.5 * 2^23: adding it rounds to the nearest integer
-  f32x16 n = fma(x, splat(1.44269504f), round);
-  const i32x16 exponent = shift_left<23>(bits_of(n));
-  n = n - round;
+namespace detail {
+/// e^x = p 2^n with p = e^r, |r| <= ln(2) / 2: p, and n in the low bits of the second float.
+struct scaled_exp {
+  f32x16 p, n;
+};
+/// bias, a whole number below 2^20, is added to n.
+[[gnu::always_inline]] inline scaled_exp split_exp(f32x16 x, float bias) {
+  const f32x16 round = splat(12582912.f + bias);   // 1.5 * 2^23: adding it rounds to the nearest integer
+  const f32x16 shifted = fma(x, splat(1.44269504f), round), n = shifted - round;
   f32x16 r = fma(n, splat(-0.693145751953125f), x);
   r = fma(n, splat(-1.42860677e-6f), r);
   f32x16 p = splat(0.00139484694f);   // Taylor series, the terms in r^7 and r^8 economised into lower ones on |r| <= ln(2) / 2
@@ -85,9 +88,20 @@ inline float reduce_max(f32x16 v) {
   p = fma(p, r, splat(0.5f));
   p = fma(p, r, splat(1.f));
   p = fma(p, r, splat(1.f));
-  p = floats_of(bits_of(p) + exponent);
-  p = select(less(x, splat(-87.33f)), splat(0.f), p);
-  return select(is_nan(x), x, p);
+  return {p, shifted};
+}
+}  // namespace detail
+
+/// e^x for x below 88: relative error about 1 ulp; x < -87.33 gives 0; NaN stays NaN.
+[[gnu::always_inline]] inline f32x16 exp(f32x16 x) {
+  const detail::scaled_exp e = detail::split_exp(x, 0.f);
+  const f32x16 p = floats_of(bits_of(e.p) + shift_left<23>(bits_of(e.n)));
+  return select(is_nan(x), x, clear(less(x, splat(-87.33f)), p));
+}
+/// exp(x) for x <= 0 in fewer steps: the same bits where multiply-adds are fused. NaN gives NaN.
+[[gnu::always_inline]] inline f32x16 exp_nonpositive(f32x16 x) {
+  const detail::scaled_exp e = detail::split_exp(x, 127.f);
+  return clear(less(x, splat(-87.33f)), e.p * floats_of(shift_left<23>(bits_of(e.n))));
 }
 inline float exp(float x) { return first_lane(exp(splat(x))); }
 

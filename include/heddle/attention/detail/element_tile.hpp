@@ -13,26 +13,12 @@
 
 namespace heddle::detail::inline HEDDLE_ISA {
 
-/// Walks through the lines of the next tile's keys or values, a few at a time. Into the second level: a tile is as large as the first.
-class line_walk {
- public:
-  line_walk() = default;
-  line_walk(const std::byte* const* runs, std::size_t run_bytes) : at_(runs[0]), runs_(runs), run_bytes_(run_bytes), left_(run_bytes) {}
-  [[gnu::always_inline]] void touch(int lines) {
-    for (; lines > 0 && left_ != 0; --lines) {
-      __builtin_prefetch(at_, 0, 2);
-      at_ += 64, left_ -= 64;
-      if (left_ == 0 && ++run_ < tile_runs) at_ = runs_[run_], left_ = run_bytes_;
-    }
-  }
-  [[gnu::always_inline]] bool done() const { return left_ == 0; }
-
- private:
-  const std::byte* at_ = nullptr;
-  const std::byte* const* runs_ = nullptr;
-  std::size_t run_bytes_ = 0, left_ = 0;
-  int run_ = 0;
-};
+/// Fetches the lines of four channels (tokens) of the next tile while the same ones of this tile are used. Into the second level: a tile is as
+/// large as the first.
+template <int bytes>
+[[gnu::always_inline]] inline void fetch(const std::byte* p) {
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
 
 /// Sixteen cells as floats, in the order that is cheapest to widen; `ordered` puts lanes into their places, `shuffled` takes them out.
 template <class E>
@@ -64,25 +50,70 @@ inline constexpr int most_queries = 6;   // of one register tile
 /// Runs of keys, or panels of values, that stay in the first level cache while all queries pass over them.
 inline constexpr int kept_vectors = simd::wide_registers ? 4 : 2;
 
-/// Keeps a loaded vector that several queries use in its register; compilers would rather load it again as an operand of every product.
-template <class E, int queries>
-[[gnu::always_inline]] inline simd::f32x16 held(simd::f32x16 v) {
-  if constexpr (queries > 1 && (queries != 3 || std::same_as<E, float>)) {
-#if defined(__AVX512F__)
-    __asm__("" : "+v"(v.all));
-#elif defined(__AVX2__)
-    __asm__("" : "+x"(v.low), "+x"(v.high));
+/// sum = fma(a, b, sum) of one of the registers that hold sixteen lanes, in place: compilers that may choose another register run out of them and spill.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+inline constexpr int register_parts = 2;
+template <int part>
+[[gnu::always_inline]] inline void accumulate(simd::f32x16& sum, simd::f32x16 a, simd::f32x16 b) {
+  if constexpr (part == 0) __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(sum.low) : "x"(a.low), "x"(b.low));
+  else __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(sum.high) : "x"(a.high), "x"(b.high));
+}
+#else
+inline constexpr int register_parts = 1;
+template <int part>
+[[gnu::always_inline]] inline void accumulate(simd::f32x16& sum, simd::f32x16 a, simd::f32x16 b) { sum = simd::fma(a, b, sum); }
 #endif
-  }
+[[gnu::always_inline]] inline void accumulate(simd::f32x16& sum, simd::f32x16 a, simd::f32x16 b) {
+  accumulate<0>(sum, a, b);
+  if constexpr (register_parts == 2) accumulate<1>(sum, a, b);
+}
+/// Keeps a loaded vector in its register; compilers would rather load it again for every product.
+[[gnu::always_inline]] inline simd::f32x16 held(simd::f32x16 v) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(v.all));
+#elif defined(__AVX2__)
+  __asm__("" : "+x"(v.low), "+x"(v.high));
+#endif
   return v;
 }
-/// Three queries by two vectors leave no register to hold a broadcast: it is loaded again for each vector.
-template <int queries>
-inline constexpr bool reload_broadcast = !simd::wide_registers && queries == 3;
-template <int queries>
-[[gnu::always_inline]] inline simd::f32x16 broadcast(const float* p) {
-  if constexpr (reload_broadcast<queries>) __asm__("" : "+r"(p));
-  return simd::splat(*p);
+/// One number in all lanes: one register, where a vector of sixteen lanes takes two.
+[[gnu::always_inline]] inline simd::f32x16 held_splat(const float* p) {
+  simd::f32x16 v = simd::splat(*p);
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  __asm__("" : "+x"(v.low));
+  v.high = v.low;
+#endif
+  return v;
+}
+
+/// sum[g][r] += x[r] * y[g], where load(r) is x[r] and factor(g) points to y[g]. The fewer of them stay in registers.
+template <int N, int R, class Load, class Factor>
+[[gnu::always_inline]] inline void add_products(simd::f32x16 (&sum)[N][R], Load load, Factor factor) {
+  if constexpr (N < 4) {
+    simd::f32x16 y[N];
+#pragma GCC unroll 4
+    for (int g = 0; g < N; ++g) y[g] = held_splat(factor(g));
+    const auto add = [&]<int part>() __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const simd::f32x16 x = load(r);
+#pragma GCC unroll 4
+        for (int g = 0; g < N; ++g) accumulate<part>(sum[g][r], x, y[g]);
+      }
+    };
+    add.template operator()<0>();
+    if constexpr (register_parts == 2) add.template operator()<1>();
+  } else {
+    simd::f32x16 x[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) x[r] = held(load(r));
+#pragma GCC unroll 6
+    for (int g = 0; g < N; ++g) {
+      const simd::f32x16 y = simd::splat(*factor(g));
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) accumulate(sum[g][r], x[r], y);
+    }
+  }
 }
 
 /// Vectors of sixteen lanes per query, so that the accumulators fit and enough chains run side by side.
@@ -90,132 +121,102 @@ template <int queries>
 inline constexpr int tile_vectors = simd::wide_registers ? 4 : queries == 1 ? 4 : queries <= 3 ? 2 : 1;
 
 template <class E, int N, int R>
-[[gnu::always_inline]] inline void score_runs(const float* q, std::int64_t pitch, const std::byte* const* key, int head_dim, float* logits, line_walk& ahead, int lines) {
+[[gnu::always_inline]] inline void score_runs(const float* q, std::int64_t pitch, const std::byte* const* key, const std::byte* const* next, int head_dim, float* logits) {
   const E* k[R];
-  simd::f32x16 acc[N][R];
-  for (int r = 0; r < R; ++r) k[r] = reinterpret_cast<const E*>(key[r]);
+  const std::byte* ahead[R];
+  simd::f32x16 sum[N][R];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) k[r] = reinterpret_cast<const E*>(key[r]), ahead[r] = next[r];
 #pragma GCC unroll 6
   for (int g = 0; g < N; ++g)
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) acc[g][r] = simd::splat(0.f);
+    for (int r = 0; r < R; ++r) sum[g][r] = simd::splat(0.f);
   const auto channel = [&](int c) __attribute__((always_inline)) {
-    if constexpr (reload_broadcast<N>) {
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        const simd::f32x16 x = held<E, N>(element_lanes<E>::load(k[r] + c * 16));
-#pragma GCC unroll 6
-        for (int g = 0; g < N; ++g) acc[g][r] = simd::fma(x, broadcast<N>(q + g * pitch + c), acc[g][r]);
-      }
-      return;
-    }
-    simd::f32x16 x[R];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) x[r] = held<E, N>(element_lanes<E>::load(k[r] + c * 16));
-#pragma GCC unroll 6
-    for (int g = 0; g < N; ++g) {
-      const simd::f32x16 z = simd::splat(q[g * pitch + c]);
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) acc[g][r] = simd::fma(x[r], z, acc[g][r]);
-    }
+    add_products(sum, [&](int r) __attribute__((always_inline)) { return element_lanes<E>::load(k[r] + c * 16); }, [&](int g) __attribute__((always_inline)) { return q + g * pitch + c; });
   };
   int c = 0;
   for (; c + 4 <= head_dim; c += 4) {
-    ahead.touch(lines);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) fetch<64 * sizeof(E)>(ahead[r] + c * 16 * static_cast<int>(sizeof(E)));
     channel(c), channel(c + 1), channel(c + 2), channel(c + 3);
   }
   for (; c < head_dim; ++c) channel(c);
 #pragma GCC unroll 6
   for (int g = 0; g < N; ++g)
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) simd::store(logits + g * tile_tokens + 16 * r, element_lanes<E>::ordered(acc[g][r]));
+    for (int r = 0; r < R; ++r) simd::store(logits + g * tile_tokens + 16 * r, element_lanes<E>::ordered(sum[g][r]));
 }
 
-/// logits[g][64] of N queries, `pitch` floats apart, against `runs` runs of keys.
+/// logits[g][64] of N queries, `pitch` floats apart, against `runs` runs of keys; fetches those of `next`.
 template <class E, int N>
-[[gnu::noinline]] void score_queries(const float* q, std::int64_t pitch, const std::byte* const* key, int runs, int head_dim, float* logits, line_walk& ahead, int lines) {
+[[gnu::noinline]] void score_queries(const float* q, std::int64_t pitch, const std::byte* const* key, const std::byte* const* next, int runs, int head_dim, float* logits) {
   constexpr int R = tile_vectors<N>;
-  for (int r = 0; r < runs; r += R) score_runs<E, N, R>(q, pitch, key + r, head_dim, logits + 16 * r, ahead, lines);
+  for (int r = 0; r < runs; r += R) score_runs<E, N, R>(q, pitch, key + r, next + r, head_dim, logits + 16 * r);
 }
-
-/// Where the values of a tile lie: row j at row[j / 16] + (j % 16) * stride, sixteen channels every `panel` bytes.
-struct value_rows {
-  const std::byte* const* row;
-  std::int64_t stride, panel;
-};
 
 template <class E, int N, int V>
-[[gnu::always_inline]] inline void weigh_panels(const float* weights, const float* factor, const std::uint64_t* live, const value_rows& values, std::int64_t offset, float* output, std::int64_t width, line_walk& ahead, int lines) {
-  simd::f32x16 acc[N][V];
+[[gnu::always_inline]] inline void weigh_panels(const float* weights, const float* factor, const std::uint64_t* live, const std::byte* const* value, const std::byte* const* next, std::int64_t first, float* output,
+                                                std::int64_t width) {
+  constexpr int row = 16 * sizeof(E), panel = 16 * row;
+  simd::f32x16 sum[N][V];
 #pragma GCC unroll 6
   for (int g = 0; g < N; ++g)
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) acc[g][v] = element_lanes<E>::shuffled(simd::load(output + g * width + 16 * v) * simd::splat(factor[g]));
-  const auto load = [&](const std::byte* row, simd::f32x16* x) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) x[v] = held<E, N>(element_lanes<E>::load(reinterpret_cast<const E*>(row + v * values.panel)));
+    for (int v = 0; v < V; ++v) sum[g][v] = element_lanes<E>::shuffled(simd::load(output + g * width + 16 * v) * simd::splat(factor[g]));
+  const auto load = [](const std::byte* p, int v) __attribute__((always_inline)) { return element_lanes<E>::load(reinterpret_cast<const E*>(p + v * panel)); };
+  const auto token = [&](const std::byte* p, int j) __attribute__((always_inline)) {
+    add_products(sum, [&](int v) __attribute__((always_inline)) { return load(p, v); }, [&](int g) __attribute__((always_inline)) { return weights + g * tile_tokens + j; });
   };
-  const auto add = [&](int g, int j, const simd::f32x16* x) __attribute__((always_inline)) {
-    const simd::f32x16 w = simd::splat(weights[g * tile_tokens + j]);
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) acc[g][v] = simd::fma(x[v], w, acc[g][v]);
-  };
-  const auto token = [&](const std::byte* row, int j) __attribute__((always_inline)) {
-    if constexpr (reload_broadcast<N>) {
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) {
-        const simd::f32x16 x = held<E, N>(element_lanes<E>::load(reinterpret_cast<const E*>(row + v * values.panel)));
-#pragma GCC unroll 6
-        for (int g = 0; g < N; ++g) acc[g][v] = simd::fma(x, broadcast<N>(weights + g * tile_tokens + j), acc[g][v]);
-      }
-      return;
-    }
-    simd::f32x16 x[V];
-    load(row, x);
-#pragma GCC unroll 6
-    for (int g = 0; g < N; ++g) add(g, j, x);
-  };
+  const std::int64_t offset = first * row;
   std::uint64_t all = ~std::uint64_t{0}, any = 0;
 #pragma GCC unroll 6
   for (int g = 0; g < N; ++g) all &= live[g], any |= live[g];
   if (all == ~std::uint64_t{0}) {
     for (int r = 0; r < tile_runs; ++r) {
-      const std::byte* row = values.row[r] + offset;
-      for (int j = 16 * r; j < 16 * r + 16; j += 4, row += 4 * values.stride) {
-        ahead.touch(lines);
-        token(row, j), token(row + values.stride, j + 1), token(row + 2 * values.stride, j + 2), token(row + 3 * values.stride, j + 3);
+      const std::byte *p = value[r] + offset, *ahead = next[r] + offset;
+      for (int j = 16 * r; j < 16 * r + 16; j += 4, p += 4 * row, ahead += 4 * row) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) fetch<4 * row>(ahead + v * panel);
+        token(p, j), token(p + row, j + 1), token(p + 2 * row, j + 2), token(p + 3 * row, j + 3);
       }
     }
   } else {
     for (std::uint64_t left = any; left; left &= left - 1) {
       const int j = std::countr_zero(left);
-      const std::byte* row = values.row[j / 16] + offset + (j % 16) * values.stride;
-      ahead.touch(1);
+      const std::int64_t at = offset + (j % 16) * row;
+      const std::byte* p = value[j / 16] + at;
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) fetch<row>(next[j / 16] + at + v * panel);
       if (all >> j & 1) {
-        token(row, j);
+        token(p, j);
         continue;
       }
       simd::f32x16 x[V];
-      load(row, x);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) x[v] = load(p, v);
 #pragma GCC unroll 6
       for (int g = 0; g < N; ++g)
-        if (live[g] >> j & 1) add(g, j, x);
+        if (live[g] >> j & 1)
+#pragma GCC unroll 4
+          for (int v = 0; v < V; ++v) accumulate(sum[g][v], x[v], simd::splat(weights[g * tile_tokens + j]));
     }
   }
 #pragma GCC unroll 6
   for (int g = 0; g < N; ++g)
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) simd::store(output + g * width + 16 * v, element_lanes<E>::ordered(acc[g][v]));
+    for (int v = 0; v < V; ++v) simd::store(output + g * width + 16 * v, element_lanes<E>::ordered(sum[g][v]));
 }
 
-/// output[g] = output[g] * factor[g] + sum of weight * value over the live keys, for channels first .. end - 1 of N queries `width` floats apart.
+/// output[g] = output[g] * factor[g] + sum of weight * value over the live keys, for channels first .. end - 1 of N queries `width` floats apart;
+/// fetches the values of `next`.
 template <class E, int N>
-[[gnu::noinline]] void weigh_queries(const float* weights, const float* factor, const std::uint64_t* live, const value_rows& values, float* output, std::int64_t width, std::int64_t first, std::int64_t end,
-                                     line_walk& ahead, int lines) {
+[[gnu::noinline]] void weigh_queries(const float* weights, const float* factor, const std::uint64_t* live, const std::byte* const* value, const std::byte* const* next, float* output, std::int64_t width,
+                                     std::int64_t first, std::int64_t end) {
   constexpr int V = tile_vectors<N>;
   std::int64_t c = first;
-  for (; c + 16 * V <= end; c += 16 * V) weigh_panels<E, N, V>(weights, factor, live, values, c / 16 * values.panel, output + c, width, ahead, V * lines);
+  for (; c + 16 * V <= end; c += 16 * V) weigh_panels<E, N, V>(weights, factor, live, value, next, c, output + c, width);
   if constexpr (V > 1)
-    for (; c < end; c += 16) weigh_panels<E, N, 1>(weights, factor, live, values, c / 16 * values.panel, output + c, width, ahead, lines);
+    for (; c < end; c += 16) weigh_panels<E, N, 1>(weights, factor, live, value, next, c, output + c, width);
 }
 
 /// Calls f.operator()<n>(q) for blocks of at most six queries, as even as possible. Eight queries and more make blocks of four and more.

@@ -24,7 +24,7 @@ class query_block {
         output_(memory.take<float>(static_cast<std::size_t>(capacity) * static_cast<std::size_t>(width))),
         sum_(memory.take<float>(static_cast<std::size_t>(capacity) * simd::lanes)),
         maximum_(memory.take<float>(static_cast<std::size_t>(capacity))),
-        factor_(memory.take<float>(static_cast<std::size_t>((capacity + simd::lanes - 1) / simd::lanes * simd::lanes))),
+        factor_(memory.take<float>(static_cast<std::size_t>(capacity + simd::lanes))),
         live_(memory.take<std::uint64_t>(static_cast<std::size_t>(capacity))),
         states_(memory, capacity, width, chunks) {}
 
@@ -52,45 +52,57 @@ class query_block {
 
   /// Hides what queries first .. first + count - 1 do not see, and moves their maxima. visible: 64 bits a query.
   [[gnu::noinline]] void mask(int first, int count, const std::uint64_t* visible) {
+    const simd::f32x16 hidden = simd::splat(-simd::infinity);
     for (int q = first; q < first + count; ++q) {
       float* z = logits(q);
-      simd::f32x16 top = simd::splat(-simd::infinity);
-      std::uint64_t live = 0;
-      for (int b = 0; b < tile_runs; ++b) {
-        simd::f32x16 x = simd::load(z + 16 * b);
-        const auto seen = static_cast<std::uint32_t>(visible[q] >> (16 * b)) & 0xffffu;
-        if (seen != 0xffffu) {
-          x = simd::select(simd::mask_of(seen), x, simd::splat(-simd::infinity));
-          simd::store(z + 16 * b, x);
+      simd::f32x16 top = hidden, low = simd::splat(simd::infinity);
+      std::uint64_t live = ~std::uint64_t{0};
+      if (visible[q] == live) {
+        for (int b = 0; b < tile_runs; ++b) {
+          const simd::f32x16 x = simd::load(z + 16 * b);
+          top = simd::max(x, top), low = simd::min(x, low);
         }
-        live |= static_cast<std::uint64_t>(simd::bits_of(simd::equal(x, simd::splat(-simd::infinity))) ^ 0xffffu) << (16 * b);
-        top = simd::max(x, top);
       }
-      const float before = maximum_[q], largest = simd::reduce_max(top), now = before > largest ? before : largest;
+      if (visible[q] != live || simd::bits_of(simd::equal(low, hidden)) != 0) {
+        live = 0;
+        for (int b = 0; b < tile_runs; ++b) {
+          const simd::f32x16 x = simd::select(simd::mask_of(static_cast<std::uint32_t>(visible[q] >> (16 * b)) & 0xffffu), simd::load(z + 16 * b), hidden);
+          simd::store(z + 16 * b, x);
+          live |= static_cast<std::uint64_t>(simd::bits_of(simd::equal(x, hidden)) ^ 0xffffu) << (16 * b);
+          top = simd::max(x, top);
+        }
+      }
+      const float before = maximum_[q], largest = largest_lane(top), now = before > largest ? before : largest;
       factor_[q] = before == now ? 0.f : before - now;
       maximum_[q] = now;
       live_[q] = live;
     }
   }
-  /// Logits become weights e^{z - m}; factors become alpha.
+  /// Logits become weights e^{z - m}; factors become alpha (those after them, whatever they are: mask() comes before their use).
   [[gnu::noinline]] void exponentiate(int first, int count) {
-    for (int q = first; q < first + count; q += simd::lanes) {
-      const std::int64_t n = first + count - q;
-      simd::store_first(factor_ + q, simd::exp(simd::load_first(factor_ + q, n)), n);
-    }
+    for (int q = first; q < first + count; q += simd::lanes) simd::store(factor_ + q, simd::exp_nonpositive(simd::load(factor_ + q)));
     for (int q = first; q < first + count; ++q) {
       float* z = logits(q);
       const simd::f32x16 m = simd::splat(maximum_[q] == -simd::infinity ? 0.f : maximum_[q]);
-      simd::f32x16 p = simd::exp(simd::load(z) - m);
+      simd::f32x16 p = simd::exp_nonpositive(simd::load(z) - m);
       simd::f32x16 sum = simd::fma(simd::load(sum_ + q * simd::lanes), simd::splat(factor_[q]), p);
       simd::store(z, p);
       for (int b = 1; b < tile_runs; ++b) {
-        p = simd::exp(simd::load(z + 16 * b) - m);
+        p = simd::exp_nonpositive(simd::load(z + 16 * b) - m);
         sum = sum + p;
         simd::store(z + 16 * b, p);
       }
       simd::store(sum_ + q * simd::lanes, sum);
     }
+  }
+
+ private:
+  /// Of lanes without NaN.
+  [[gnu::always_inline]] static float largest_lane(simd::f32x16 v) {
+    v = simd::max(v, simd::exchange<8>(v));
+    v = simd::max(v, simd::exchange<4>(v));
+    v = simd::max(v, simd::exchange<2>(v));
+    return simd::first_lane(simd::max(v, simd::exchange<1>(v)));
   }
 
  protected:

@@ -64,7 +64,7 @@ concept cache_codec = requires(const std::byte* from, std::byte* to, float* out,
   C::pack_value_row(from, to, n, n);
 };
 
-/// A codec of plain numbers: a key run is [head_dim][16] of `element`, a value run [16][head_dim rounded up to 16], a record [head_dim].
+/// A codec of plain numbers: a key run is [head_dim][16] of `element`, a value run [head_dim / 16 rounded up][16][16], a record [head_dim].
 template <class C>
 concept element_storage = cache_codec<C> && real_element<typename C::element>;
 

@@ -3,8 +3,9 @@
 //   codec::f32, codec::f16, codec::bf16       float, binary16, bfloat16
 //   codec::fp8_e4m3, codec::fp8_e5m2          8-bit floats without a scale: |x| <= 448 and |x| <= 57344
 //
-// Formats (d channels):  key run [d][16], value run [16][round16(d)] with padding channels zero, record [d]; sizes of runs rounded up to 64
-// bytes. Key lanes are tokens, so that scoring sixteen keys needs no transpose.
+// Formats (d channels):  key run [d][16], value run [round16(d) / 16][16 slots][16] with padding channels zero, record [d]; sizes of runs rounded up to 64
+// bytes. Key lanes are tokens, so that scoring sixteen keys needs no transpose; values lie in panels of sixteen channels, so that their sums are
+// one walk through memory.
 //
 // Rounding: to nearest, ties to even. Rows that already have type E are copied bit for bit. double goes through float.
 // fp8 saturates: infinities and values beyond the largest finite one become that one. A cache entry out of range is then wrong by a bounded
@@ -72,12 +73,13 @@ struct element_codec {
 
   template <real_element T>
   static void encode_values(const T* rows, std::int64_t row_stride, int count, int head_dim, std::byte* run, int slot) {
-    const std::int64_t width = round16(head_dim);
-    for (int s = 0; s < count; ++s) {
-      E* row = reinterpret_cast<E*>(run) + (slot + s) * width;
-      detail::convert(rows + s * row_stride, head_dim, row);
-      for (std::int64_t c = head_dim; c < width; ++c) row[c] = E(0.f);
-    }
+    E* cells = reinterpret_cast<E*>(run) + slot * 16;
+    for (int s = 0; s < count; ++s, cells += 16)
+      for (int c = 0; c < head_dim; c += 16) {
+        const int n = head_dim - c < 16 ? head_dim - c : 16;
+        detail::convert(rows + s * row_stride + c, n, cells + c * 16);
+        for (int i = n; i < 16; ++i) cells[c * 16 + i] = E(0.f);
+      }
   }
 
   template <real_element T>
@@ -94,7 +96,8 @@ struct element_codec {
     for (int c = 0; c < head_dim; ++c) out[c] = static_cast<float>(cells[c * 16]);
   }
   static void decode_value(const std::byte* run, int slot, int head_dim, float* out) {
-    detail::convert(reinterpret_cast<const E*>(run) + static_cast<std::int64_t>(slot) * round16(head_dim), head_dim, out);
+    const E* cells = reinterpret_cast<const E*>(run) + slot * 16;
+    for (int c = 0; c < head_dim; c += 16) detail::convert(cells + c * 16, head_dim - c < 16 ? head_dim - c : 16, out + c);
   }
 
   static void copy_key(const std::byte* from, int from_slot, std::byte* to, int to_slot, int head_dim) {
@@ -103,8 +106,9 @@ struct element_codec {
     for (int c = 0; c < head_dim; ++c) target[c * 16] = source[c * 16];
   }
   static void copy_value(const std::byte* from, int from_slot, std::byte* to, int to_slot, int head_dim) {
-    const std::size_t bytes = static_cast<std::size_t>(round16(head_dim)) * sizeof(E);
-    std::memmove(to + static_cast<std::size_t>(to_slot) * bytes, from + static_cast<std::size_t>(from_slot) * bytes, bytes);
+    const E* source = reinterpret_cast<const E*>(from) + from_slot * 16;
+    E* target = reinterpret_cast<E*>(to) + to_slot * 16;
+    for (int c = 0; c < head_dim; c += 16) std::memmove(target + c * 16, source + c * 16, 16 * sizeof(E));
   }
 
   static void pack_key_row(const std::byte* record, std::byte* run, int slot, int head_dim) {

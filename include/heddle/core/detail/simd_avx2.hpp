@@ -99,6 +99,8 @@ template <int n>
 [[gnu::always_inline]] inline mask16 equal(f32x16 a, f32x16 b) { return {_mm256_cmp_ps(a.low, b.low, _CMP_EQ_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ)}; }
 [[gnu::always_inline]] inline mask16 is_nan(f32x16 a) { return {_mm256_cmp_ps(a.low, a.low, _CMP_UNORD_Q), _mm256_cmp_ps(a.high, a.high, _CMP_UNORD_Q)}; }
 [[gnu::always_inline]] inline f32x16 select(mask16 m, f32x16 yes, f32x16 no) { return {_mm256_blendv_ps(no.low, yes.low, m.low), _mm256_blendv_ps(no.high, yes.high, m.high)}; }
+/// 0 where the condition holds, v elsewhere.
+[[gnu::always_inline]] inline f32x16 clear(mask16 m, f32x16 v) { return {_mm256_andnot_ps(m.low, v.low), _mm256_andnot_ps(m.high, v.high)}; }
 /// Bit i is lane i.
 [[gnu::always_inline]] inline std::uint32_t bits_of(mask16 m) { return static_cast<std::uint32_t>(_mm256_movemask_ps(m.low)) | static_cast<std::uint32_t>(_mm256_movemask_ps(m.high)) << 8; }
 [[gnu::always_inline]] inline mask16 mask_of(std::uint32_t bits) {

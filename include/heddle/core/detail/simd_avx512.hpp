@@ -84,6 +84,8 @@ template <int n>
 [[gnu::always_inline]] inline mask16 equal(f32x16 a, f32x16 b) { return {_mm512_cmp_ps_mask(a.all, b.all, _CMP_EQ_OQ)}; }
 [[gnu::always_inline]] inline mask16 is_nan(f32x16 a) { return {_mm512_cmp_ps_mask(a.all, a.all, _CMP_UNORD_Q)}; }
 [[gnu::always_inline]] inline f32x16 select(mask16 m, f32x16 yes, f32x16 no) { return {_mm512_mask_mov_ps(no.all, m.all, yes.all)}; }
+/// 0 where the condition holds, v elsewhere.
+[[gnu::always_inline]] inline f32x16 clear(mask16 m, f32x16 v) { return {_mm512_maskz_mov_ps(static_cast<__mmask16>(~m.all), v.all)}; }
 /// Bit i is lane i.
 [[gnu::always_inline]] inline std::uint32_t bits_of(mask16 m) { return m.all; }
 [[gnu::always_inline]] inline mask16 mask_of(std::uint32_t bits) { return {static_cast<__mmask16>(bits)}; }

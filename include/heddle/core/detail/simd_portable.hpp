@@ -205,6 +205,10 @@ template <int n>
     return detail::reinterpret<detail::f32x4>((detail::reinterpret<detail::i32x4>(yes.part[i]) & m.part[i]) | (detail::reinterpret<detail::i32x4>(no.part[i]) & ~m.part[i]));
   });
 }
+/// 0 where the condition holds, v elsewhere.
+[[gnu::always_inline]] inline f32x16 clear(mask16 m, f32x16 v) {
+  return detail::each<f32x16>([&](int i) __attribute__((always_inline)) { return detail::reinterpret<detail::f32x4>(detail::reinterpret<detail::i32x4>(v.part[i]) & ~m.part[i]); });
+}
 /// Bit i is lane i.
 [[gnu::always_inline]] inline std::uint32_t bits_of(mask16 m) {
   std::uint32_t bits = 0;
