@@ -8,6 +8,7 @@
 // advance          carries a match through a finished text, the corpus: the longest suffix of the tokens fed so far that occurs in it. A token without an
 //                  edge falls back along links; amortised O(1)
 // end_document     what follows is another document: matches and continuations never cross the boundary
+// count            how often a string occurs (count_depth), for_each_continuation: what follows it; tail: the latest tokens, shorter: their suffixes
 // continuation     the tokens that followed a match, to the end of its document at most
 //
 // max_tokens bounds memory (0: no bound): a full text forgets its older half and the automaton is built anew, which costs one more append per token on
@@ -42,7 +43,8 @@ struct suffix_cursor {
 };
 
 struct suffix_automaton_options {
-  std::int64_t max_tokens = 0;   ///< 0: no bound; otherwise at least 2
+  std::int64_t max_tokens = 0;    ///< 0: no bound; otherwise at least 2
+  std::int32_t count_depth = 0;   ///< occurrences of strings up to this length are counted, which costs append O(count_depth) at most; 0: none are
 };
 
 inline namespace HEDDLE_ISA {
@@ -51,12 +53,13 @@ class suffix_automaton {
  public:
   explicit suffix_automaton(const suffix_automaton_options& options = {}) : options_(options) {
     require(options.max_tokens == 0 || options.max_tokens >= 2, "suffix_automaton: option 'max_tokens' is ", options.max_tokens, "; expected 0 (no bound) or at least 2");
+    require(options.count_depth >= 0, "suffix_automaton: option 'count_depth' is ", options.count_depth, "; expected 0 (off) or more");
     clear();
   }
 
   void clear() {
-    text_.clear(), states_.clear(), edges_.clear();
-    last_ = add({});
+    text_.clear(), states_.clear(), counts_.clear(), edges_.clear();
+    last_ = add({}), tail_ = {};
   }
 
   void append(std::int32_t token) { append(std::span<const std::int32_t>{&token, 1}); }
@@ -70,13 +73,14 @@ class suffix_automaton {
       text_.push_back(tokens[i]);
       fetch_ahead(tokens, i);
       last_ = extend(last_, tokens[i]);
+      if (options_.count_depth > 0) count_occurrences(tokens[i]);
     }
   }
   void end_document() {
     if (text_.empty() || text_.back() == boundary) return;
     make_room();
     text_.push_back(boundary);
-    last_ = root;
+    last_ = root, tail_ = {};
   }
 
   /// Tokens held; a boundary between documents counts as one.
@@ -89,6 +93,28 @@ class suffix_automaton {
     const state& whole = states_[at(last_)];   // the document so far
     if (whole.length == 0) return {};
     return match_of(whole.min_end + 1 < static_cast<std::int32_t>(text_.size()) ? last_ : whole.link);
+  }
+
+  std::int32_t count_depth() const { return options_.count_depth; }
+  /// Occurrences of a string of at most count_depth tokens (of the empty one: the tokens held).
+  std::int64_t count(suffix_cursor string) const { return string.state == root ? size() : counts_[at(string.state)]; }
+  /// f(token, string with that token) for everything that follows the string, in no particular order.
+  template <class F>
+  void for_each_continuation(suffix_cursor string, const F& f) const {
+    edges_.for_each(string.state, states_[at(string.state)].edges, [&](std::int32_t token, std::int32_t target) { f(token, suffix_cursor{target, string.length + 1}); });
+  }
+  /// The latest tokens of the document, count_depth at most.
+  suffix_cursor tail() const { return tail_; }
+  /// The last `length` tokens of a string.
+  suffix_cursor last_of(suffix_cursor string, std::int32_t length) const {
+    if (string.length > length) string.length = length;
+    while (string.state != root && states_[at(states_[at(string.state)].link)].length >= string.length) string.state = states_[at(string.state)].link;
+    return string;
+  }
+  /// The longest suffix of a string that also occurs elsewhere.
+  suffix_cursor shorter(suffix_cursor string) const {
+    if (string.state == root) return {};
+    return {states_[at(string.state)].link, states_[at(states_[at(string.state)].link)].length};
   }
 
   suffix_cursor advance(suffix_cursor cursor, std::int32_t token) const {
@@ -124,6 +150,7 @@ class suffix_automaton {
   suffix_match match_of(std::int32_t s) const { return match_of({s, states_[at(s)].length}); }
   std::int32_t add(const state& s) {
     states_.push_back(s);
+    if (options_.count_depth > 0) counts_.push_back(0);
     return static_cast<std::int32_t>(states_.size()) - 1;
   }
 
@@ -154,10 +181,18 @@ class suffix_automaton {
   std::int32_t split(std::int32_t p, std::int32_t token, std::int32_t q) {
     const std::int32_t clone = add(state{states_[at(q)]});
     states_[at(clone)].length = states_[at(p)].length + 1;
+    if (options_.count_depth > 0) counts_[at(clone)] = counts_[at(q)];   // up to now they have ended at the same places
     edges_.copy(q, clone, states_[at(clone)].edges);
     states_[at(q)].link = clone;
     for (; p >= 0 && find(p, token) == q; p = states_[at(p)].link) edges_.replace(p, states_[at(p)].edges, token, clone);
     return clone;
+  }
+
+  /// One more occurrence of each suffix of the last count_depth tokens, the latest included.
+  void count_occurrences(std::int32_t token) {
+    tail_ = last_of(tail_, tail_.length);   // its state may have been split
+    tail_ = last_of({edges_.find(tail_.state, states_[at(tail_.state)].edges, token), tail_.length + 1}, options_.count_depth);
+    for (std::int32_t s = tail_.state; s != root; s = states_[at(s)].link) ++counts_[at(s)];
   }
 
   /// New text mostly repeats short strings: the states of the next strings of one to three tokens, and their edges, are on their way to the cache
@@ -194,7 +229,9 @@ class suffix_automaton {
   suffix_automaton_options options_;
   detail::large_vector<std::int32_t> text_;
   detail::large_vector<state> states_;
+  detail::large_vector<std::int32_t> counts_;
   detail::edge_table edges_;
+  suffix_cursor tail_{};
   std::int32_t last_ = root;
   std::int32_t ahead_[3][8];   // states of strings that will come: of 0 to 2 tokens, by the place where they start
 };

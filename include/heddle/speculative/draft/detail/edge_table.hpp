@@ -44,6 +44,17 @@ class edge_table {
     const entry* const e = slot_of(state, token);
     return e->state < 0 ? -1 : e->target;
   }
+  /// f(token, target) for every edge of the state.
+  template <class F>
+  void for_each(std::int32_t state, const own_edges& own, const F& f) const {
+    for (int i = 0; i < 2; ++i)
+      if (own.tokens[i] >= 0) f(own.tokens[i], own.targets[i]);
+    for (std::int32_t token = own.first_outside; token >= 0;) {
+      const entry& e = *slot_of(state, token);
+      f(token, e.target);
+      token = e.next_token;
+    }
+  }
   void replace(std::int32_t state, own_edges& own, std::int32_t token, std::int32_t target) {
     for (int i = 0; i < 2; ++i)
       if (own.tokens[i] == token) return void(own.targets[i] = target);
