@@ -110,14 +110,15 @@ template <class T>
     E* const to = static_cast<E*>(row) + first * s.stride;
     if (static_cast<const void*>(to) == static_cast<const void*>(values)) return;
     std::int64_t i = 0;
-    if constexpr (std::is_same_v<T, float> && sizeof(E) < 8)
-      if (s.stride == 1) {
-        if (s.streamed) {
-          for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % (simd::lanes * sizeof(E)); ++i) to[i] = narrowed<E>(values[i]);
-          for (; i + simd::lanes <= count; i += simd::lanes) store_past_caches(to + i, simd::load(values + i));
-        } else
-          for (; i + simd::lanes <= count; i += simd::lanes) simd::store(to + i, simd::load(values + i));
-      }
+    if constexpr (std::is_same_v<T, float>)   // on its own: clang discards it before E is known
+      if constexpr (sizeof(E) < 8)
+        if (s.stride == 1) {
+          if (s.streamed) {
+            for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % (simd::lanes * sizeof(E)); ++i) to[i] = narrowed<E>(values[i]);
+            for (; i + simd::lanes <= count; i += simd::lanes) store_past_caches(to + i, simd::load(values + i));
+          } else
+            for (; i + simd::lanes <= count; i += simd::lanes) simd::store(to + i, simd::load(values + i));
+        }
     for (; i < count; ++i) to[i * s.stride] = narrowed<E>(values[i]);
   });
 }
