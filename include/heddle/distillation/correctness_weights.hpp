@@ -14,7 +14,7 @@
 // correctness, weights [N, K] row-major: the teachers of one row lie together. Skipped rows have value and gradient 0; mask them to take them out of the mean, too.
 // Errors: c outside [0, 1], not 0 or 1 for hard; e outside [0, 1]; labels outside [0, labels). Source: correctness-gated distillation, after its abstract.
 //
-//     const auto skipped = heddle::distillation::correctness_weights(correct, 3, weights, correctness_gate::soft, {.floor = 0.1});
+//     const auto skipped = heddle::distillation::correctness_weights(correct, 3, weights, correctness_gate::soft, 0.1);
 //     auto result = loss_over(weighted_teachers{weights}, grad, {}, student, first, second, third);
 #pragma once
 #include <heddle/distillation/detail/sequences.hpp>

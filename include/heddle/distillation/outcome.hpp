@@ -10,7 +10,7 @@
 //   choose(which, f, g)                                  as dense: f or g, decided once per row
 //   with_value(x, keep, a)                               another value; gradient 0 unless `keep`
 //
-//     return reverse_kl{}(row, s, t) + 0.1 * forward_kl{}(row, s, t);
+//     const auto mixed = [](auto& row, auto s, auto t) { return reverse_kl{}(row, s, t) + 0.1 * forward_kl{}(row, s, t); };   // a row functional
 #pragma once
 #include <heddle/distillation/real.hpp>
 

@@ -10,7 +10,7 @@
 // Cost: O(tokens), allocates the tables.
 //
 //     const auto rows = heddle::distillation::anchor_response(prompt, response);
-//     loss = nll over rows.tokens with {.mask = rows.mask} and targets rows.targets
+//     // feed rows.tokens; the loss is nll{rows.targets} with {.mask = rows.mask}
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/error.hpp>

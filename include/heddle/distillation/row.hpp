@@ -16,11 +16,10 @@
 // Sums: lanes in the type of the formula over at most 1024 columns, then in double, in a fixed order: the bits of a result depend on the chunk alone, and on it
 // only to the accuracy of a float. log softmax is fma(z - max, 1 / temperature, -log Z): adding a constant to all logits of a row changes no bit where the sum is exact.
 //
-//     template <class Row, class S, class T>
-//     auto operator()(Row& row, S s, T t) const {                            // reverse KL
+//     const auto reverse_kl = [](auto& row, auto s, auto t) {
 //       const double kl = row.sum([=](auto v) { return weigh(s(v), log_ratio(s(v), t(v))); });
-//       return outcome{kl, gradient{[=](auto v) { return weigh(s(v), log_ratio(s(v), t(v)) - kl); }}};
-//     }
+//       return outcome{kl, distillation::gradient{[=](auto v) { return weigh(s(v), log_ratio(s(v), t(v)) - kl); }}};
+//     };
 #pragma once
 #include <heddle/core/error.hpp>
 #include <heddle/distillation/detail/logit_rows.hpp>
