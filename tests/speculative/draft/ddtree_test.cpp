@@ -262,7 +262,11 @@ struct toy_head {
     for (std::int64_t v = 0; v < vocabulary; ++v) row.push_back(certainty * std::normal_distribution<float>(0.f, 1.5f)(random));
     return row;
   }
-  void keep(std::span<const std::int32_t> path) { kept.assign(path.begin(), path.end()); }
+  ids kept_tokens{};
+  void keep(const token_tree& tree, std::span<const std::int32_t> path) {
+    kept.assign(path.begin(), path.end()), kept_tokens.clear();
+    for (const std::int32_t u : path) kept_tokens.push_back(tree.tokens[static_cast<std::size_t>(u)]);
+  }
 };
 
 // The definition: levels as sorted lists of (score, tokens), the pool sorted as a whole.
@@ -334,6 +338,7 @@ TEST(EagleTree, KeepsInTheHeadsOwnNumbering) {
   for (auto v = static_cast<std::int32_t>(tree.tokens.size()) - 1; v > 0; v = tree.parents[static_cast<std::size_t>(v)]) path.insert(path.begin(), v);
   drafter.keep(path);
   ASSERT_EQ(head.kept.size(), path.size());
+  for (std::size_t i = 0; i < path.size(); ++i) EXPECT_EQ(head.kept_tokens[i], tree.tokens[static_cast<std::size_t>(path[i])]);
   EXPECT_GE(head.kept.back(), path.back());   // the pool is larger than the tree
   EXPECT_EQ(drafter.propose(context, 0).tokens.size(), 1u);
 }

@@ -10,7 +10,8 @@
 //
 // head   h.expand(tree, frontier) -> logits [frontier.size(), V]   rows after the nodes `frontier` of a token_tree that grows from call to call within a
 //                                                                  round; the first frontier is {0}
-//        h.keep(path)   optional: nodes of that tree that are now context, the root not listed; all others are forgotten
+//        h.keep(tree, path)   optional: the root and the nodes `path` of the round's whole tree are now context, all others are forgotten. Only nodes
+//                             that were in a frontier have rows; of the others (leaves) the head has not heard before
 //
 //     heddle::eagle_drafter drafter{head, {.width = 10, .depth = 6}};
 //     auto tree = drafter.propose(context, 60);
@@ -65,10 +66,10 @@ class eagle_drafter {
   }
 
   void keep(std::span<const std::int32_t> path) {
-    if constexpr (requires { head_.keep(path); }) {
+    if constexpr (requires { head_.keep(pool_.shape(), path); }) {
       frontier_.clear();
       for (const std::int32_t node : path) frontier_.push_back(chosen_[static_cast<std::size_t>(node)]);
-      head_.keep(std::span<const std::int32_t>(frontier_));
+      head_.keep(pool_.shape(), std::span<const std::int32_t>(frontier_));
     }
   }
   /// The logarithm of the score of each node of the latest tree.

@@ -228,7 +228,7 @@ class tsubame_head {
     return drawn_.populate(context.back(), frozen_, static_cast<std::int64_t>(context.size()), conditional, keyed_draws{options_.seed, options_.request});
   }
   void keep(std::span<const std::int32_t> path) {
-    if constexpr (requires { head_.keep(path); }) head_.keep(path);
+    if constexpr (requires { head_.keep(drawn_.nodes().shape(), path); }) head_.keep(drawn_.nodes().shape(), path);
   }
 
  private:
