@@ -66,14 +66,14 @@ struct generalized_jsd {
   template <class Row, class S, class T>
   auto operator()(Row& row, S s, T t) const {
     const double b = beta;
+    const auto log_mixture = [=](auto v) { return detail::log_of_mass<decltype(v)::finite>(b * t(v).p + (1 - b) * s(v).p); };
     double value, inner = 0;
     if (b == 0) value = row.kl(t, s);
     else if (b == 1) value = inner = row.kl(s, t);
     else {
       const auto [to_teacher, to_student] = row.sum([=](auto v) {
-        const auto p = s(v), q = t(v);
-        const auto m = mixture(b, q, p);
-        return terms(weigh(q, q.log - m.log), weigh(p, p.log - m.log));
+        const auto log_m = log_mixture(v);
+        return terms(weigh(t(v), t(v).log - log_m), weigh(s(v), s(v).log - log_m));
       });
       value = b * to_teacher + (1 - b) * to_student, inner = to_student;
     }
@@ -81,7 +81,7 @@ struct generalized_jsd {
                                           [=](auto v) { return s(v).p - t(v).p; },
                                           choose(b == 1,                              //
                                                  [=](auto v) { return weigh(s(v), log_ratio(s(v), t(v)) - inner); },
-                                                 [=](auto v) { return (1 - b) * weigh(s(v), s(v).log - mixture(b, t(v), s(v)).log - inner); }))}};
+                                                 [=](auto v) { return (1 - b) * weigh(s(v), s(v).log - log_mixture(v) - inner); }))}};
   }
 };
 

@@ -101,7 +101,7 @@ template <matrix M>
 row_input input_of(const M& m) {
   static_assert(logit_element<element_type<M>>, "logits are float, double, float16 or bfloat16");
   const auto view = view_of(m);
-  return {{view.data(), view.extent(0), view.extent(1), view.stride(0), view.stride(1), kind_of<element_type<M>>, 0}, {}};
+  return {{view.data(), view.extent(0), view.extent(1), view.stride(0), view.stride(1), kind_of<element_type<M>>, 0, 0}, {}};
 }
 template <class Rows>
 row_input input_of(const tempered_rows<Rows>& t) {
@@ -126,7 +126,7 @@ template <matrix M>
 row_sink sink_of(const M& m) {
   static_assert(writable_tensor<M> && logit_element<element_type<M>>, "gradients are float, double, float16 or bfloat16, and writable");
   const auto view = view_of(m);
-  return {view.data(), view.stride(0), view.stride(1), kind_of<element_type<M>>};
+  return {view.data(), view.stride(0), view.stride(1), kind_of<element_type<M>>, false, 0};
 }
 
 template <class F>
@@ -183,7 +183,11 @@ class row_call {
   /// visit(walker, r, record) for every row, shared out among workers; each returns what was wrong with the row. Returns the first bad row.
   template <class Visit>
   bad_value each_row(double* records, Visit visit) const {
-    const auto count = static_cast<std::size_t>(rows());
+    return each_row(0, rows(), records, visit);
+  }
+  template <class Visit>
+  bad_value each_row(std::int64_t begin, std::int64_t end, double* records, Visit visit) const {
+    const auto count = static_cast<std::size_t>(end - begin);
     if (count == 0) return {};
     const std::size_t concurrency = options_.executor.concurrency(), workers = count < concurrency ? count : concurrency;
     const std::int64_t chunk = options_.chunk > 0 && options_.chunk < longest_chunk ? options_.chunk : longest_chunk;
@@ -192,7 +196,7 @@ class row_call {
     lay_out(measured, unused, chunk);
     const std::size_t share = measured.bytes();
     const scratch memory(function_, {}, workers * (share + scratch_alignment));
-    std::atomic<std::int64_t> next{0};
+    std::atomic<std::int64_t> next{begin};
     options_.executor.bulk(workers, [&](std::size_t worker) {
       std::byte* const own = memory.data() + worker * (share + scratch_alignment);
       bad_value& first_bad = *new (own) bad_value{};
@@ -200,7 +204,7 @@ class row_call {
       row_scratch<T> buffers;
       lay_out(pieces, buffers, chunk);
       walker row(buffers, chunk);
-      for (std::int64_t r; (r = next.fetch_add(1, std::memory_order_relaxed)) < rows();) {
+      for (std::int64_t r; (r = next.fetch_add(1, std::memory_order_relaxed)) < end;) {
         const heddle::status s = visit(row, r, records ? records + r * record_size : nullptr);
         if (s != heddle::status::ok && first_bad.row < 0) first_bad = {r, row.bad_column(), row.bad_input(), s};
       }

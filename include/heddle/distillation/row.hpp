@@ -146,6 +146,19 @@ template <class R, bool t_finite, bool s_finite>
   return m;
 }
 
+}  // namespace heddle::distillation::inline HEDDLE_ISA
+
+namespace heddle::distillation::detail::inline HEDDLE_ISA {
+/// ln of a probability; finite: of one that comes from finite logits, where 0 may pass as e^-88.
+template <bool finite, class R>
+[[gnu::always_inline]] inline R log_of_mass(const R& p) {
+  if constexpr (finite && std::is_same_v<R, real<float>>) return log_of_normal(p.value, simd::splat(0.f));
+  else return log(p);
+}
+}  // namespace heddle::distillation::detail::inline HEDDLE_ISA
+
+namespace heddle::distillation::inline HEDDLE_ISA {
+
 template <class T, int i>
 class softmax {
  public:

@@ -23,20 +23,22 @@ struct row_source {
   std::int64_t rows = 0, width = 0, row_stride = 0, stride = 1;
   element_kind kind = element_kind::f32;
   double temperature = 0;   ///< 0: that of the call
+  std::int64_t first = 0;   ///< the row that lies at `data`
 };
 struct row_sink {
   void* data = nullptr;
   std::int64_t row_stride = 0, stride = 1;
   element_kind kind = element_kind::f32;
   bool streamed = false;   ///< larger than caches: written past them
+  std::int64_t first = 0;
 };
 
 inline namespace HEDDLE_ISA {
 
 constexpr std::int64_t bytes_of(element_kind kind) { return kind == element_kind::f64 ? 8 : kind == element_kind::f32 ? 4 : 2; }
 
-inline const void* row_of(const row_source& s, std::int64_t row) { return static_cast<const char*>(s.data) + row * s.row_stride * bytes_of(s.kind); }
-inline void* row_of(const row_sink& s, std::int64_t row) { return static_cast<char*>(s.data) + row * s.row_stride * bytes_of(s.kind); }
+inline const void* row_of(const row_source& s, std::int64_t row) { return static_cast<const char*>(s.data) + (row - s.first) * s.row_stride * bytes_of(s.kind); }
+inline void* row_of(const row_sink& s, std::int64_t row) { return static_cast<char*>(s.data) + (row - s.first) * s.row_stride * bytes_of(s.kind); }
 
 template <class F>
 decltype(auto) with_element(element_kind kind, F f) {
