@@ -86,6 +86,40 @@ TEST(StrictAlignment, LossAndGradient) {
   }
 }
 
+// Rows as peaked as those of a language model: sixteen tokens chosen by the student say what the whole shared vocabulary says, two do not.
+TEST(StrictAlignment, SixteenTokensAreNearlyTheWholeSharedVocabulary) {
+  std::mt19937 random(6);
+  std::vector<std::string> words;
+  for (int i = 0; i < 600; ++i) words.push_back("t" + std::to_string(i));
+  const test::vocabulary vocabulary(words);
+  const byte_order order(vocabulary.view());
+  const shared_vocabulary shared(order, order);
+  const std::int64_t n = 40;
+  test::named_rows<2> rows{array<double>(n, 600), array<double>(n, 600)};
+  std::normal_distribution<double> noise;
+  std::vector<std::size_t> place(600);
+  std::iota(place.begin(), place.end(), std::size_t{0});
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::shuffle(place.begin(), place.end(), random);
+    for (std::size_t rank = 0; rank < 600; ++rank) {
+      const auto v = static_cast<std::int64_t>(place[rank]);
+      rows[0](i, v) = -2.5 * std::log(static_cast<double>(rank + 1)) + 0.3 * noise(random), rows[1](i, v) = rows[0](i, v) + 0.4 * noise(random);
+    }
+  }
+  const auto at = [&](std::int64_t k) {
+    const shared_selection selection(shared, rows[0].view(), k);
+    return test::evaluate<float>(strict_alignment{selection}, rows, {});
+  };
+  auto whole = at(600), sixteen = at(16), two = at(2);
+  const double close = gradient_agreement(whole.gradient.view(), sixteen.gradient.view()).cosine, far = gradient_agreement(whole.gradient.view(), two.gradient.view()).cosine;
+  RecordProperty("cosine", std::to_string(close) + " of sixteen, " + std::to_string(far) + " of two");
+  EXPECT_GT(close, 0.97);
+  EXPECT_LT(far, close);
+  double values = 0, all = 0;
+  for (std::size_t i = 0; i < whole.values.size(); ++i) values += sixteen.values[i], all += whole.values[i];
+  EXPECT_NEAR(values / all, 1, 0.1);
+}
+
 // A text cut by both tokenizers: strict rows through the maps, mismatch groups through the span term.
 TEST(StrictAlignment, OverAnAlignedText) {
   std::mt19937 random(2);
