@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/generate
 model=$build/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-install=yes runs=3 drafts="lookup suffix auto self:8 tree:self:8"
+install=yes runs=3 drafts="lookup suffix auto tree:suffix self:8"
 while [ $# -gt 0 ]; do
     case $1 in
         --no-install) install=no ;;

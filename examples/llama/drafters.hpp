@@ -4,6 +4,7 @@
 //   lookup           what followed the latest tokens when they occurred before (heddle::prompt_lookup)
 //   suffix           the same for the longest suffix that occurs before (heddle::suffix_drafter)
 //   auto             lookup or suffix, whichever promises more at the moment (heddle::best_of)
+//   tree:suffix      a tree of what followed the latest tokens, by how often it did (heddle::suffix_tree_drafter)
 //   self:LAYERS      the first LAYERS layers of the model itself, then its last norm and unembedding
 //   tree:self:LAYERS the same as a tree of the most probable continuations (heddle::eagle_drafter)
 //
@@ -14,10 +15,12 @@
 #include <heddle/sampling/sample.hpp>
 #include <heddle/speculative/acceptance_history.hpp>
 #include <heddle/speculative/draft/best_of.hpp>
+#include <heddle/speculative/draft/calibrated.hpp>
 #include <heddle/speculative/draft/draft_nodes.hpp>
 #include <heddle/speculative/draft/eagle_tree.hpp>
 #include <heddle/speculative/draft/prompt_lookup.hpp>
 #include <heddle/speculative/draft/suffix_drafter.hpp>
+#include <heddle/speculative/draft/suffix_tree.hpp>
 
 #include <charconv>
 #include <memory>
@@ -80,6 +83,16 @@ class matching {
  private:
   std::tuple<Drafters...> drafters_;
   heddle::best_of<Drafters...> best_ = std::make_from_tuple<heddle::best_of<Drafters...>>(std::apply([](auto&... d) { return std::tie(d...); }, drafters_));
+};
+
+class counted_tree {
+ public:
+  auto propose(std::span<const token> context, std::int32_t budget) { return drafter_.propose(context, budget); }
+  std::span<const double> outlook(std::span<const token> context, std::int32_t budget) { return drafter_.outlook(context, budget); }
+
+ private:
+  heddle::suffix_tree_drafter tree_{{.factor = 4, .offset = 2}};
+  heddle::calibrated<heddle::suffix_tree_drafter> drafter_{tree_};
 };
 
 // The lower layers of a model as a drafter's head.
@@ -198,9 +211,10 @@ std::unique_ptr<any_drafter<Law>> make_drafter(std::string_view name, const draf
     if (name == "lookup") return std::make_unique<drafter_of<Law, matching<heddle::prompt_lookup>>>();
     if (name == "suffix") return std::make_unique<drafter_of<Law, matching<heddle::suffix_drafter>>>();
     if (name == "auto") return std::make_unique<drafter_of<Law, matching<heddle::prompt_lookup, heddle::suffix_drafter>>>();
+    if (name == "tree:suffix") return std::make_unique<drafter_of<Law, counted_tree>>();
     if (detail::take(name, "tree:self:")) return std::make_unique<drafter_of<Law, self_tree>>(net, detail::layers_of(name, net), request.sequence);
   }
-  throw std::invalid_argument("--draft: there is no drafter '" + given + "'; expected none, lookup, suffix, auto, self:LAYERS or tree:self:LAYERS");
+  throw std::invalid_argument("--draft: there is no drafter '" + given + "'; expected none, lookup, suffix, auto, tree:suffix, self:LAYERS or tree:self:LAYERS");
 }
 
 }  // namespace llama

@@ -265,8 +265,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.f, 1.f));
   app.add_option("--seed", given.seed, "the text is a function of model, prompt, sampling options and seed")->capture_default_str();
   app.add_option("--draft", given.draft,
-                 "where drafts come from: none; lookup, suffix (earlier text), auto (the better of both); self:LAYERS, tree:self:LAYERS (the "
-                 "model's first layers)")
+                 "where drafts come from: none; lookup, suffix, tree:suffix (earlier text), auto (the better of lookup and suffix); self:LAYERS, "
+                 "tree:self:LAYERS (the model's first layers)")
       ->capture_default_str();
   app.add_option("--verify", given.verify,
                  "how drafts are accepted: match or greedy (the text does not depend on drafts), token, block (its law does not), typical "

@@ -109,7 +109,7 @@ TEST_F(Generate, EveryDrafterAndRuleGivesItsText) {
     return result.exit_code == 0 ? result.last_line()["token_ids"] : nlohmann::json();
   };
   const auto plain = ids("--draft none");
-  for (const char* const draft : {"lookup", "suffix", "auto", "self:1", "tree:self:1", "auto --fixed-length"})
+  for (const char* const draft : {"lookup", "suffix", "auto", "tree:suffix", "self:1", "tree:self:1", "auto --fixed-length"})
     EXPECT_EQ(ids(std::string("--draft ") + draft), plain) << draft;
   for (const char* const rule : {"token", "block", "typical"})
     for (const char* const draft : {"none", "suffix --fixed-length --draft-length 3", "self:1"})

@@ -103,7 +103,7 @@ TEST(Speculation, EveryRoundLeavesThePlainCache) {
     for (const auto& p : policies) {
       const auto prompt = repeated_prompt(57);
       const auto text = decode_plainly(plain, prompt, p, 36);
-      for (const char* const name : {"lookup", "auto", "self:1", "tree:self:1"}) {
+      for (const char* const name : {"auto", "tree:suffix", "self:1", "tree:self:1"}) {
         const auto drafter = make_drafter<draft_law::deterministic>(name, {drafted.net, 0, chain{p}, {.seed = 3}});
         expect_plain_rounds(codec.c_str(), name, *drafter, prompt, text, p, drafted, plain);
         if (HasFatalFailure()) return;
@@ -147,7 +147,7 @@ TEST(Speculation, DraftersOfAnotherNameAreRefused) {
 // Ragged drafts of five sequences, paced and not, in every kind: texts and caches are those of single decoding.
 TEST(Speculation, ABatchDecodesWhatItsSequencesWouldAlone) {
   const std::vector<std::size_t> lengths{40, 1, 64, 9, 100};
-  const char* const names[] = {"auto", "none", "self:1", "tree:self:1", "suffix"};
+  const char* const names[] = {"auto", "none", "self:1", "tree:self:1", "tree:suffix"};
   for (const char* const codec : {"int8", "bf16"})
     for (const bool paced : {false, true}) {
       small_engine together(codec, linear::precision::int8, 2, 5), alone(codec, linear::precision::int8);

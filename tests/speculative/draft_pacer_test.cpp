@@ -4,6 +4,7 @@
 
 #include <heddle/speculative/decode_batch.hpp>
 #include <heddle/speculative/draft/best_of.hpp>
+#include <heddle/speculative/draft/calibrated.hpp>
 #include <heddle/speculative/draft/prompt_lookup.hpp>
 #include <heddle/speculative/draft_pacer.hpp>
 #include <heddle/speculative/verify/block.hpp>
@@ -214,6 +215,51 @@ TEST(BestOf, LearnsWhichDrafterIsRight) {
   const outcome alone = decode(best_of<oracle>{wrong}, cost, 12, true);
   EXPECT_LT(alone.stats.drafted, 150);
   EXPECT_EQ(alone.stats.accepted, 0);
+}
+
+// The right tokens, each with a wrong sibling behind it; what it states is wrong as well.
+struct doubtful {
+  const ids* text;
+  double stated;
+  ids tokens{}, parents{};
+  std::vector<double> chances{};
+  draft_tree<draft_law::deterministic> propose(std::span<const std::int32_t> context, std::int32_t budget) {
+    tokens = {context.back()}, parents = {-1}, chances = {1};
+    std::int32_t truth = 0;
+    for (std::int32_t i = 0; i + 1 < budget && context.size() + static_cast<std::size_t>(i / 2) < text->size(); i += 2) {
+      const std::int32_t next = (*text)[context.size() + static_cast<std::size_t>(i / 2)], parent = truth;
+      tokens.push_back(next), parents.push_back(parent), chances.push_back(stated);
+      truth = static_cast<std::int32_t>(tokens.size()) - 1;
+      tokens.push_back((next + 1) % static_cast<std::int32_t>(vocabulary)), parents.push_back(parent), chances.push_back(0.3);
+    }
+    return {tokens, parents};
+  }
+  std::span<const double> probabilities() const { return chances; }
+  std::int32_t match_length() const { return 4; }
+};
+
+TEST(Calibrated, LearnsWhatStatedProbabilitiesAreWorth) {
+  const auto cost = [](std::int64_t rows) { return 1 + 0.2 * static_cast<double>(rows - 1); };
+  const ids text = decode(no_drafter{}, cost, 0, false).tokens;
+  static_assert(foreseeing_drafter<calibrated<doubtful>> && confident_drafter<doubtful> && !confident_drafter<oracle>);
+  doubtful modest{.text = &text, .stated = 0.15}, boastful{.text = &text, .stated = 0.95};
+  for (doubtful* tree : {&modest, &boastful}) {
+    calibrated drafter{*tree};
+    ids context(text.begin(), text.begin() + 7);
+    for (std::size_t n = 7; n < 200; ++n) {
+      const auto outlook = drafter.outlook(context, 6);
+      ASSERT_EQ(outlook.size(), 6u);
+      for (std::size_t i = 1; i < 6; ++i) EXPECT_LE(outlook[i], outlook[i - 1]);
+      if (n > 150) {
+        EXPECT_GT(outlook[0], 0.9);
+        EXPECT_LT(outlook[1], 0.1);
+      }
+      context.push_back(text[n]);
+    }
+  }
+  const outcome paced = decode(calibrated<doubtful>{boastful}, cost, 12, true);
+  EXPECT_EQ(paced.tokens, text);
+  EXPECT_LT(paced.stats.drafted, paced.stats.accepted + paced.stats.rounds / 2);  // wrong siblings follow the right one, and are left out
 }
 
 // ---- exactness of a paced loop ----
