@@ -153,8 +153,8 @@ class row_decision {
     filter([&](std::int64_t i) { return math::exp(soft_(at_.logits[i])) >= static_cast<double>(p_.min_p); });
   }
 
-  /// Where the mass of top-p probably ends: the logits around the best block maxima, and a sample of one in 64 of the others, in a histogram of
-  /// eighths of a nat.
+  /// Where the mass of top-p probably ends: the logits from the median of the block maxima up, and a sample of one in 64 of the others, in a histogram
+  /// of eighths of a nat.
   float nucleus_floor() {
     constexpr int buckets = 320;
     constexpr float lowest = std::numeric_limits<float>::lowest();
@@ -163,7 +163,7 @@ class row_decision {
     std::int64_t m = 0;
     for (std::int64_t b = 0; b < blocks; ++b)
       if (at_.block_max[b] > impossible) at_.sample[m++] = at_.block_max[b];
-    const float head = weighted_threshold(at_.sample, unit_weights{}, m, static_cast<double>(m / 16 + 1));
+    const float head = weighted_threshold(at_.sample, unit_weights{}, m, static_cast<double>(m / 2 + 1));
     const float per_logit = static_cast<float>(8. * soft_.inverse_temperature);
     float count_of[buckets] = {};
     const auto bucket_of = [&](float z) {
@@ -175,11 +175,11 @@ class row_decision {
     for (std::int64_t stretch = 0; 1024 * stretch < n_; ++stretch)
       for (std::int64_t first = 1024 * stretch + stretch % 64 * 16, i = first; i < first + 16 && i < n_; ++i)
         if (z_[i] < head) count_of[bucket_of(z_[i])] += 64.f;
-    const double enough = limit(coarse_whole() * 0.97);
-    double sum = 0, center = 0.9394130628134758;  // e^{-1/16}
+    double masses_of[buckets], whole = 0, sum = 0, center = 0.9394130628134758;  // e^{-1/16}
+    for (int b = 0; b < buckets; ++b, center *= 0.8824969025845955) whole += masses_of[b] = static_cast<double>(count_of[b]) * center;  // e^{-1/8}
     int last = 0;
-    for (; last < buckets - 1 && (sum += static_cast<double>(count_of[last]) * center) < enough; ++last) center *= 0.8824969025845955;  // e^{-1/8}
-    const double value = static_cast<double>(soft_.max) - (last + 2) / (8. * soft_.inverse_temperature);
+    while (last < buckets - 1 && (sum += masses_of[last]) < limit(whole)) ++last;
+    const double value = static_cast<double>(soft_.max) - (last + 3) / (8. * soft_.inverse_temperature);
     return last < buckets - 3 && value > static_cast<double>(lowest) ? static_cast<float>(value) : lowest;
   }
   float lower(float floor, double nats) const {
@@ -204,9 +204,10 @@ class row_decision {
     if (rough_whole_ < 0.) rough_whole_ = rough_sum(z_, n_, soft_);
     return rough_whole_;
   }
-  /// The mass of the tokens that are not in the list (total_ is that of those in it): within a few percent, and closely.
+  /// The mass of the tokens that are not in the list (total_ is that of those in it): within a few percent, and closely. Where many tokens are close
+  /// to the boundary, a few percent decide nothing.
   mass_bounds coarse_others() {
-    if (!beyond_float(soft_)) return difference(coarse_whole(), coarse_sum(at_.logits, count_, soft_), n_, coarse_excess);
+    if (!beyond_float(soft_) && count_ <= 64) return difference(coarse_whole(), coarse_sum(at_.logits, count_, soft_), n_, coarse_excess);
     return {0., std::numeric_limits<double>::infinity()};
   }
   mass_bounds mass_of_others() {
