@@ -11,25 +11,23 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <malloc.h>
 #include <new>
 
 namespace {
 std::atomic<std::int64_t> held{0}, most_held{0};
 }
 void* operator new(std::size_t size, std::align_val_t alignment) {
-  const auto unit = static_cast<std::size_t>(alignment), whole = (size + unit - 1) / unit * unit + unit;
-  auto* p = static_cast<std::byte*>(std::aligned_alloc(unit, whole));
+  const auto unit = static_cast<std::size_t>(alignment);
+  void* const p = std::aligned_alloc(unit, (size + unit - 1) / unit * unit);
   if (!p) std::abort();
-  *reinterpret_cast<std::size_t*>(p) = whole;
-  const std::int64_t now = held += static_cast<std::int64_t>(whole);
+  const std::int64_t now = held += static_cast<std::int64_t>(malloc_usable_size(p));
   for (std::int64_t most = most_held; now > most && !most_held.compare_exchange_weak(most, now);) {}
-  return p + unit;
+  return p;
 }
-void operator delete(void* p, std::align_val_t alignment) noexcept {
-  if (!p) return;
-  auto* const begin = static_cast<std::byte*>(p) - static_cast<std::size_t>(alignment);
-  held -= static_cast<std::int64_t>(*reinterpret_cast<std::size_t*>(begin));
-  std::free(begin);
+void operator delete(void* p, std::align_val_t) noexcept {
+  if (p) held -= static_cast<std::int64_t>(malloc_usable_size(p));
+  std::free(p);
 }
 void operator delete(void* p, std::size_t, std::align_val_t alignment) noexcept { operator delete(p, alignment); }
 

@@ -110,6 +110,8 @@ struct top_k_tail {
 };
 template <class D>
 top_k_tail(std::int64_t, support, D) -> top_k_tail<D>;
+template <class D>
+top_k_tail(std::int64_t, D) -> top_k_tail<D>;
 
 template <class Divergence>
 struct renormalised {
@@ -152,6 +154,8 @@ struct renormalised {
 };
 template <class D>
 renormalised(std::int64_t, support, D) -> renormalised<D>;
+template <class D>
+renormalised(std::int64_t, D) -> renormalised<D>;
 
 template <class Divergence>
 struct given_top_k {
