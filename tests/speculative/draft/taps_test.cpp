@@ -129,7 +129,8 @@ TEST(Taps, SiblingsShareAtMostOne) {
   slot_ranker ranker;
   const auto slots = ranker.rank(logits.view(), 12, 1., true);
   const auto pair = [](std::int32_t a, std::int32_t b) { return 0.1 * (a - b); };
-  const path_acceptance acceptance(weights, pair);
+  path_acceptance acceptance(weights, pair);
+  acceptance.begin(slots);
   for (std::int32_t slot = 0; slot < 3; ++slot)
     for (const std::int32_t before : {0, 5, 29}) {
       std::vector<double> a(12);

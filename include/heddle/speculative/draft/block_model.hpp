@@ -10,7 +10,7 @@
 // cached. Rows of the block see the context and each other in both directions. Embedding and output head are the target's.
 //   dflash   the anchor and B - 1 mask tokens; slot i is predicted at mask i: K = B - 1
 //   dspark   the anchor and B - 1 mask tokens; slot 1 is predicted at the anchor: K = B
-// Source: DFlash (Chen et al. 2026); DSpark, Domino and DFlash V2 change the head (causal_head.hpp).
+// Source: DFlash; DSpark, Domino and DFlash V2 change the head (causal_head.hpp).
 //
 //     const auto layers = heddle::context_layers(36, 5);              // 1, 9, 17, 25, 33
 #pragma once

@@ -12,7 +12,7 @@
 // Interface: start() before a block; correct(slot, previous, hidden, logits) once per slot, in order, changes the slot's logits.
 // markov_head also estimates the chance that the slot is accepted, confidence c_i = sigma(w . [h_i; e]), for prefix_schedule.hpp. It looks at x_{i-1}, not at
 // x_i, as C3 of draft_tree.hpp demands.
-// Sources: DFlash (Chen et al. 2026), DSpark, Domino, DFlash V2.
+// Sources: DFlash, DSpark, Domino, DFlash V2.
 //
 //     heddle::markov_head head{{.embedding = w1, .projection = w2}};
 #pragma once

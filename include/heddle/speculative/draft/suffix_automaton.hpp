@@ -12,7 +12,8 @@
 // continuation     the tokens that followed a match, to the end of its document at most
 //
 // max_tokens bounds memory (0: no bound): a full text forgets its older half and the automaton is built anew, which costs one more append per token on
-// average and invalidates cursors. Memory: at most 68 bytes per token for states and text, and what the edges take.
+// average and invalidates cursors. Memory in use: at most 68 bytes per token for states and text (76 with counts), and 21 to 43 for each edge of a state
+// beyond its second.
 // Tokens are ids of any size, 0 or more. Blumer et al. 1985; for decoding: Hu et al. 2024 (SAM Decoding).
 //
 //     heddle::suffix_automaton text;

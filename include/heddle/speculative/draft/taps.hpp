@@ -6,7 +6,8 @@
 // The tree is the prefix-closed set S of at most N nodes with the largest sum of R: best first, order (R descending, depth ascending, index ascending;
 // index: in order of generation, siblings best first). With costs it stops where (1 + sum R) / (C_d + C_v) stops growing, and below a least R.
 //
-// best_first_tree       the selection, for any estimate: acceptance(slot, previous token, ranking, a) fills a[rank] for the pool of a slot
+// best_first_tree       the selection, for any estimate: acceptance(slot, previous token, ranking, a) fills a[rank] for the pool of a slot, after
+//                       begin(ranking) where it has one
 // marginal_acceptance   a = m: DDTree
 // path_acceptance       the estimate above
 // fit_acceptance        theta by logistic regression on events "accepted, given that the parent was": Newton steps on the log-likelihood less
@@ -83,15 +84,28 @@ class path_acceptance {
  public:
   explicit path_acceptance(const acceptance_weights& weights, const Pair& pair = {}) : weights_(weights), pair_(pair) {}
 
+  /// Before a tree over these slots: what does not depend on the token before.
+  void begin(const slot_ranking& slots) {
+    require(slots.num_slots() <= weights_.num_slots(), "taps: the weights are for ", weights_.num_slots(), " slots; the block has ", slots.num_slots());
+    width_ = static_cast<std::size_t>(slots.width);
+    scores_.resize(static_cast<std::size_t>(slots.num_slots()) * width_), alone_.resize(scores_.size());
+    for (std::int32_t slot = 0; slot < slots.num_slots(); ++slot)
+      for (std::size_t r = 0; r < slots.tokens_of(slot).size(); ++r) {
+        double phi[acceptance_features], score = 0;
+        features_of(slots, slot, static_cast<std::int32_t>(r), -1, no_pair_feature{}, phi);
+        for (std::size_t i = 0; i < acceptance_features; ++i) score = math::fma(weights_.of(slot)[i], phi[i], score);
+        const std::size_t at = static_cast<std::size_t>(slot) * width_ + r;
+        scores_[at] = score, alone_[at] = logistic(score);
+      }
+  }
   void operator()(std::int32_t slot, std::int32_t previous, const slot_ranking& slots, std::span<double> a) const {
-    require(slot < weights_.num_slots(), "taps: the weights are for ", weights_.num_slots(), " slots; the block has more");
     const std::span<const double> theta = weights_.of(slot);
+    const std::span<const std::int32_t> tokens = slots.tokens_of(slot);
     double sum = 0;
     for (std::size_t r = 0; r < a.size(); ++r) {
-      double phi[acceptance_features], score = 0;
-      features_of(slots, slot, static_cast<std::int32_t>(r), previous, pair_, phi);
-      for (std::size_t i = 0; i < acceptance_features; ++i) score = math::fma(theta[i], phi[i], score);
-      sum += a[r] = logistic(score);
+      const std::size_t at = static_cast<std::size_t>(slot) * width_ + r;
+      const double with_previous = (tokens[r] == previous ? theta[5] : 0.) + theta[6] * pair_(previous, tokens[r]);
+      sum += a[r] = with_previous == 0. ? alone_[at] : logistic(scores_[at] + with_previous);
     }
     if (sum > 1.)
       for (double& x : a) x /= sum;
@@ -100,16 +114,19 @@ class path_acceptance {
  private:
   const acceptance_weights& weights_;
   Pair pair_;
+  std::size_t width_ = 0;
+  aligned_vector<double> scores_, alone_;
 };
 
 /// The `budget` prefixes with the largest products of acceptances.
 class best_first_tree {
  public:
   template <class Acceptance>
-  draft_tree<draft_law::deterministic> build(std::int32_t root, const slot_ranking& slots, std::int32_t budget, const Acceptance& acceptance, const round_cost& cost = {}, double least = 0.) {
+  draft_tree<draft_law::deterministic> build(std::int32_t root, const slot_ranking& slots, std::int32_t budget, Acceptance&& acceptance, const round_cost& cost = {}, double least = 0.) {
     check_cost("best_first_tree::build", cost, budget);
     nodes_.start(root, 1.), pool_.clear(), families_.clear(), heap_.clear();
     expected_ = 0;
+    if constexpr (requires { acceptance.begin(slots); }) acceptance.begin(slots);
     if (budget > 0) expand(0, slots, acceptance);
     while (!heap_.empty() && nodes_.size() <= budget) {
       std::pop_heap(heap_.begin(), heap_.end(), worse);
