@@ -74,7 +74,7 @@ TEST(DraftPacer, ChoosesTheBestLengthsOfOneAndOfSeveralRequests) {
 // speculative decoding's own example: SPS = (1, .5, .45), c = .8
 TEST(DraftPacer, DraftsNothingWhereNoLengthPays) {
   draft_pacer pacer;
-  pacer.passed(1, 1), pacer.passed(2, 2), pacer.passed(3, 1 / 0.45);
+  for (int i = 0; i < 30; ++i) pacer.passed(1, 1), pacer.passed(2, 2), pacer.passed(3, 1 / 0.45);
   const double outlook[] = {0.8, 0.0};
   EXPECT_EQ(pacer.length(outlook), 0);
   EXPECT_EQ(pacer.length({}), 0);
@@ -84,7 +84,7 @@ TEST(DraftPacer, TheFirstPassIsPlainAndTrialsAreRare) {
   draft_pacer pacer{{.patience = 10}};
   const double outlook[] = {0.9, 0.8, 0.7};
   EXPECT_EQ(pacer.length(outlook), 0);
-  pacer.passed(1, 1), pacer.passed(4, 100);
+  for (int i = 0; i < 100; ++i) pacer.passed(1, 1), pacer.passed(2, 4), pacer.passed(4, 100);
   std::vector<int> trials;
   for (int round = 0; round < 1000; ++round)
     if (pacer.length(outlook) > 0) trials.push_back(round);
@@ -95,27 +95,35 @@ TEST(DraftPacer, TheFirstPassIsPlainAndTrialsAreRare) {
 // Drafting pays a little: a plain pass now and then keeps the comparison honest. Where it pays a lot there is none.
 TEST(DraftPacer, LooksAtPlainPassesWhereDraftingPaysLittle) {
   for (const bool much : {false, true}) {
-    draft_pacer pacer{{.patience = 10}};
+    draft_pacer pacer;
     const double outlook[] = {0.9};
-    pacer.passed(1, 1), pacer.passed(2, much ? 1.05 : 1.6);
+    pacer.passed(1, 1), pacer.passed(2, much ? 1.05 : 1.45);
     int plain = 0;
-    for (int round = 0; round < 110; ++round) {
+    for (int round = 0; round < 1000; ++round) {
       const std::int32_t drafts = pacer.length(outlook);
-      pacer.drafted(drafts, 0);
+      pacer.passed(1 + drafts, drafts == 0 ? 1 : much ? 1.05 : 1.45);
       plain += drafts == 0;
     }
-    EXPECT_EQ(plain, much ? 0 : 10);
+    EXPECT_GE(plain, much ? 0 : 3);
+    EXPECT_LE(plain, much ? 0 : 20);
   }
 }
 
 // ---- loops under a clock ----
 
-// Advances the clock by what its rows cost.
+// Advances the clock by what its rows cost; with `disturbed`, the first pass of each number of rows takes four times as long, and later some do.
 struct timed_model : toy_model {
   fake_clock* clock;
   double (*cost)(std::int64_t rows);
+  bool disturbed;
+  std::map<std::size_t, int> passes{};
+  std::mt19937 random{2};
+  double time_lost = 0;
   tensor_view<const float, 2> score(const token_tree& tree) {
-    clock->seconds += cost(static_cast<std::int64_t>(tree.tokens.size()));
+    const double seconds = cost(static_cast<std::int64_t>(tree.tokens.size()));
+    const bool slow = disturbed && (passes[tree.tokens.size()]++ == 0 || random() % 20 == 0);
+    clock->seconds += seconds, time_lost += slow ? 3 * seconds : 0;
+    if (slow) clock->seconds += 3 * seconds;
     return toy_model::score(tree);
   }
 };
@@ -126,16 +134,16 @@ struct outcome {
   decode_stats stats;
 };
 template <class Drafter>
-outcome decode(Drafter drafter, double (*cost)(std::int64_t), std::int32_t length, bool paced, std::int64_t count = 400) {
+outcome decode(Drafter drafter, double (*cost)(std::int64_t), std::int32_t length, bool paced, std::int64_t count = 400, bool disturbed = false) {
   fake_clock clock;
-  timed_model model{{}, &clock, cost};
+  timed_model model{{}, &clock, cost, disturbed};
   draft_pacer pacer{clock.options()};
   const ids prompt = {1, 2, 3, 1, 2, 3, 1};
   model.cache.assign(prompt.begin(), prompt.end() - 1);
   decode_loop loop{model, drafter, verify::match{.seed = 7}, sampling::chain{sampling::parameters{.temperature = 0.5f}}, {.prompt = prompt, .max_new_tokens = count, .draft_length = length}};
   if (paced) loop.pace_by(pacer);
   while (!loop.done()) loop.step();
-  return {{loop.tokens().begin(), loop.tokens().end()}, static_cast<double>(count) / clock.seconds, loop.stats()};
+  return {{loop.tokens().begin(), loop.tokens().end()}, static_cast<double>(count) / (clock.seconds - model.time_lost), loop.stats()};
 }
 
 
@@ -164,6 +172,15 @@ TEST(DraftPacer, ALoopFindsTheBestFixedLength) {
         EXPECT_LT(static_cast<double>(paced.stats.drafted), 0.08 * static_cast<double>(paced.stats.rounds));
       }
     }
+}
+
+// Interruptions, first of all those of the first passes, do not keep a loop from the good lengths (speeds are without the time that they took).
+TEST(DraftPacer, ALoopRecoversFromDisturbedMeasurements) {
+  const auto cost = [](std::int64_t rows) { return 1 + 0.1 * static_cast<double>(rows - 1); };
+  const random_drafter<draft_law::deterministic> drafter{.mistakes = 12};
+  double best = 0;
+  for (const std::int32_t length : {4, 8, 12}) best = std::max(best, decode(drafter, cost, length, false, 800).tokens_per_second);
+  EXPECT_GT(decode(drafter, cost, 12, true, 800, true).tokens_per_second, 0.85 * best);
 }
 
 // A text whose beginning can be copied and whose rest cannot.

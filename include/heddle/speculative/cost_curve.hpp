@@ -4,9 +4,12 @@
 //
 // shape is kept per row count that has been seen and interpolated between them (in seconds); beyond the largest it goes on with the mean slope so far,
 // at first with prior_slope of a one-row pass per row. level is shared: a machine that gets slower, or a context that gets longer, moves all counts at
-// once, so that a count seen long ago stays comparable. An observation moves shape, and for a count seen often level as well, by shares of its
-// surprise, which is held to a factor of 1.5: one interrupted pass does not change a decision. Passes are disturbed in one direction only, so surprises
-// downwards count three times as much; and no pass counts as dearer than one of more rows. Before the first observation a one-row pass costs 1.
+// once, so that a count seen long ago stays comparable.
+// An observation moves shape, and for a count seen often level as well, by shares of its surprise, which is held to a factor of 1.5 (that of a new count
+// too): one interrupted pass does not change a decision. Passes are disturbed in one direction only, so surprises downwards count three times as much, no
+// pass counts as dearer than one of more rows, and a count that has not been seen for a while, nor one within half of it, is thought to be cheaper
+// than it was, by a quarter after 128 passes: that it looks bad must not be the reason why it never gets another look.
+// Before the first observation a one-row pass costs 1.
 //
 //     heddle::cost_curve cost;
 //     cost.observe(1, 0.010), cost.observe(9, 0.018);
@@ -41,18 +44,18 @@ class cost_curve {
     require(rows >= 1, "cost_curve::observe: argument 'rows' is ", rows, "; expected 1 or more");
     if (!(seconds > 0) || seconds > 1e12) return;
     const double log_seconds = math::log(seconds);
+    if (seen_.empty()) level_ = log_seconds;
     if (!knows(rows)) {
-      if (seen_.empty()) level_ = log_seconds;
-      seen_.insert(seen_.begin() + static_cast<std::ptrdiff_t>(find(rows)), {rows, log_seconds - level_, 1});
-      return;
+      const double expected = seen_.empty() ? log_seconds : math::log(this->seconds(rows));
+      seen_.insert(seen_.begin() + static_cast<std::ptrdiff_t>(find(rows)), {rows, expected + held(log_seconds - expected) - level_, 1, 0});
+    } else {
+      known& k = seen_[find(rows)];
+      const double surprise = held(log_seconds - level_ - k.shape), weight = surprise < 0 ? 3 : 1;
+      k.times = k.times < 12 ? k.times + 1 : 12;
+      k.shape += surprise * weight / (k.times + weight - 1);
+      if (k.times > 4) level_ += 0.08 * surprise;
     }
-    known& k = seen_[find(rows)];
-    double surprise = log_seconds - level_ - k.shape;
-    surprise = surprise > most_surprise ? most_surprise : surprise < -most_surprise ? -most_surprise : surprise;
-    k.times = k.times < 12 ? k.times + 1 : 12;
-    const double weight = surprise < 0 ? 3 : 1;
-    k.shape += surprise * weight / (k.times + weight - 1);
-    if (k.times > 4) level_ += 0.08 * surprise;
+    for (known& k : seen_) k.age = 2 * k.rows <= 3 * rows && 2 * rows <= 3 * k.rows ? 0 : k.age < full_age ? k.age + 1 : full_age;
   }
 
   double seconds(std::int64_t rows) const {
@@ -68,9 +71,13 @@ class cost_curve {
   struct known {
     std::int64_t rows;
     double shape;
-    int times;
+    int times, age;
   };
-  static constexpr double most_surprise = 0.4054651081081644;   // ln 1.5
+  static constexpr int full_age = 128;
+  static double held(double surprise) {
+    constexpr double most = 0.4054651081081644;   // ln 1.5
+    return surprise > most ? most : surprise < -most ? -most : surprise;
+  }
 
   /// The first entry of at least so many rows.
   std::size_t find(std::int64_t rows) const {
@@ -80,10 +87,11 @@ class cost_curve {
   }
   /// The least of this count and those above.
   double at(std::size_t i) const {
-    double least = seen_[i].shape;
-    for (std::size_t j = i + 1; j < seen_.size(); ++j) least = seen_[j].shape < least ? seen_[j].shape : least;
-    return math::exp(level_ + least);
+    double least = now(seen_[i]);
+    for (std::size_t j = i + 1; j < seen_.size(); ++j) least = now(seen_[j]) < least ? now(seen_[j]) : least;
+    return least;
   }
+  double now(const known& k) const { return math::exp(level_ + k.shape) * (1 - 0.25 * k.age / full_age); }
   double below(std::int64_t rows, std::int64_t known_rows) const {
     return (1 + options_.prior_slope * static_cast<double>(rows - 1)) / (1 + options_.prior_slope * static_cast<double>(known_rows - 1));
   }

@@ -5,8 +5,8 @@
 // S_i, the outlook: the probability that draft i is accepted (with all before it, in a chain); C: seconds of a target pass by rows (cost_curve.hpp);
 // c: seconds of drafting a token. C and c are measured while decoding, with the pacer's clock. l* = 0: drafting does not pay. The first pass has no drafts,
 // as the measure of the others. Where drafts were possible but did not pay for `patience` rounds, one round tries the best l > 0, to look whether cost or
-// acceptance have changed; each trial doubles the wait, up to 16 times, until drafting pays again. Where drafting pays by less than a third for that many
-// rounds without a plain one, a plain one is made.
+// acceptance have changed; each trial doubles the wait, up to 16 times, until drafting pays again. (Lengths that looked bad otherwise, none among them,
+// are tried again because the cost curve trusts old measurements less.)
 //
 // Several requests that share a pass: drafts are admitted by falling S over all requests, and the best stage of that sequence is taken; the argmax of the
 // total, since every request's S falls. (Where it does not, as may happen between nodes of a tree, a draft waits for those before it.)
@@ -71,7 +71,6 @@ class draft_pacer {
       if (rate > best) best = rate, stage = i + 1;
     }
     const bool pays = best > plain;
-    if (pays && best < plain * 4 / 3 && since_plain_ >= options_.patience) return;
     if (pays) wait_ = options_.patience, idle_ = 0;
     else if (stage == 0 || ++idle_ < wait_) return;
     else idle_ = 0, wait_ = wait_ < 16 * options_.patience ? 2 * wait_ : wait_;
@@ -86,9 +85,7 @@ class draft_pacer {
   }
   /// What a pass took, from the end of drafting until its rows are kept.
   void passed(std::int64_t rows, double seconds) { pass_.observe(rows, seconds); }
-  /// What drafting took, before each pass.
   void drafted(std::int64_t drafts, double seconds) {
-    since_plain_ = drafts > 0 ? since_plain_ + 1 : 0;
     if (drafts <= 0 || !(seconds >= 0)) return;
     const double each = seconds / static_cast<double>(drafts);
     draft_seconds_ += (drafting_seen_ ? 0.2 : 1.) * (each - draft_seconds_);
@@ -120,7 +117,7 @@ class draft_pacer {
   cost_curve pass_;
   double draft_seconds_ = 0;
   bool drafting_seen_ = false;
-  std::int32_t idle_ = 0, wait_, since_plain_ = 0;
+  std::int32_t idle_ = 0, wait_;
   aligned_vector<admission> order_;
   aligned_vector<std::size_t> next_;
 };
