@@ -10,6 +10,7 @@
 // Supervised are the kept targets, or all of them: pair k compares student row student_rows[k] with teacher row teacher_rows[k], the latter also
 // the target's index. Both increase; student rows strictly for kept targets, whose row k is the k-th; dropped targets share the row of the next kept one.
 // With the engine: per_row(f, select_rows(student, rows.student_rows), select_rows(teacher, rows.teacher_rows)). A rate of 0 is the plain loss.
+// Its gradients are those of pairs: with all_targets, those of pairs that share a student row belong to it together (add them).
 // Token i is decided by the number of index i under purpose::dropout.
 // Errors: rate outside [0, 1]; rate 1 without all_targets (no row would be left); negative lengths. A draw that keeps nothing leaves no pair, the loss
 // of which is 0. Cost: T random numbers; allocates the tables. Source: Trajectory Dropout, its definition after the abstract.
