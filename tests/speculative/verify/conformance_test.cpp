@@ -19,13 +19,9 @@ using namespace enumeration;
 // --- which pairs are lossless ---
 
 template <class Rule>
-constexpr bool row_of_table[] = {lossless<draft_law::deterministic, Rule>, lossless<draft_law::independent, Rule>, lossless<draft_law::without_replacement, Rule>, lossless<draft_law::several, Rule>, lossless<draft_law::pruned, Rule>, lossless<draft_law::unpredictable, Rule>};
-template <class Rule>
 constexpr bool is(bool deterministic, bool independent, bool without_replacement, bool several, bool pruned, bool unpredictable) {
-  const bool expected[] = {deterministic, independent, without_replacement, several, pruned, unpredictable};
-  for (int i = 0; i < 6; ++i)
-    if (row_of_table<Rule>[i] != expected[i]) return false;
-  return true;
+  return lossless<draft_law::deterministic, Rule> == deterministic && lossless<draft_law::independent, Rule> == independent && lossless<draft_law::without_replacement, Rule> == without_replacement &&
+         lossless<draft_law::several, Rule> == several && lossless<draft_law::pruned, Rule> == pruned && lossless<draft_law::unpredictable, Rule> == unpredictable;
 }
 static_assert(is<verify::greedy>(true, true, true, true, true, true));
 static_assert(is<verify::match>(true, true, true, true, true, true));

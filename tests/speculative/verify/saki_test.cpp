@@ -38,7 +38,11 @@ double reference_lambda(const row& p, const row& pi, double radius, verify::inte
 TEST(Saki, LambdaAndCorrectionRate) {
   const row p = {.5, .3, .2}, pi = {.1, .2, .7};
   const world w = constant_world(pi, p);
-  for (const auto& [radius, lambda, rate] : {std::tuple{.02, .174719, .083335}, {.1, .378792, .180461}}) {
+  struct golden {
+    double radius, lambda, rate;
+  };
+  for (const golden& g : {golden{.02, .174719, .083335}, golden{.1, .378792, .180461}}) {
+    const double radius = g.radius, lambda = g.lambda, rate = g.rate;
     every_choice chance;
     double corrected = 0;
     for_each_chain(w, 1, [&](auto& tree, double probability) {

@@ -271,7 +271,7 @@ TEST(TokenRejection, SparseAndSharedLawsDecideLikeDenseOnes) {
   std::mt19937 random(3);
   std::vector<float> logits(5 * vocabulary), dense(2 * vocabulary, 0.f);
   for (float& x : logits) x = std::normal_distribution<float>(0.f, 1.f)(random);
-  for (const std::size_t likely : {8, 4, 9 + 5, 18 + 4}) logits[likely] += 2.f;
+  for (const std::size_t likely : {8u, 4u, 9u + 5u, 18u + 4u}) logits[likely] += 2.f;
   const std::vector<std::int64_t> indptr = {0, 3, 7};
   const tokens in_law = {8, 1, 4, 2, 0, 5, 7};
   const std::vector<float> probabilities = {.5f, .25f, .25f, .1f, .2f, .3f, .4f};
