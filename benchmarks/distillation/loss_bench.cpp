@@ -153,7 +153,7 @@ const bool registered = [] {
   add("loss/forward_kl/f32/n512/v49152/t2", [](benchmark::State& s) { dense<float>(s, loss_room::forward_kl{}, 49152, false); });
   add("loss/jsd/f32/n512/v49152/t2", [](benchmark::State& s) { dense<float>(s, loss_room::generalized_jsd{.beta = 0.5}, 49152, false); });
   add("loss/tv/f32/n512/v49152/t2", [](benchmark::State& s) { dense<float>(s, loss_room::total_variation{}, 49152, false); });
-  add("loss/topk_tail/f32/n512/v49152/t2", [](benchmark::State& s) { dense<float>(s, loss_room::top_k_tail{.k = 64, .from = loss_room::support::teacher, .divergence = loss_room::reverse_kl{}}, 49152, false); });
+  add("loss/topk_tail/f32/n512/v49152/t2", [](benchmark::State& s) { dense<float>(s, loss_room::top_k_tail<loss_room::reverse_kl>{.k = 64, .from = loss_room::support::teacher, .divergence = loss_room::reverse_kl{}}, 49152, false); });
   add("loss/fused_linear/reverse_kl/n1024/d576/v49152/t2", fused);
   return true;
 }();

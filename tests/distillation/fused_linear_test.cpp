@@ -106,7 +106,7 @@ TEST(FusedLinear, TakesTheTeacherAsHiddenStatesOrAsTopK) {
   }
   const given_top_k known{ids.view(), log_probs.view(), forward_kl{}};
   const auto given = fused_linear_loss(h.view(), w.view(), known, dh.view(), no_gradient);
-  const auto same = evaluate(top_k_tail{.k = k, .from = support::teacher, .divergence = forward_kl{}}, {}, product(h, w), y);
+  const auto same = evaluate(top_k_tail<forward_kl>{.k = k, .from = support::teacher, .divergence = forward_kl{}}, {}, product(h, w), y);
   EXPECT_NEAR(given.value, same.result.value, 1e-5);
   expect_close(dh, of_logits(same.gradient, h, w).hidden, 1e-5);
 }

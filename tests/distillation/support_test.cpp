@@ -41,7 +41,7 @@ void check(const D& divergence, Reference reference_of) {
   const auto wide = z.as<double>(), wide_teacher = y.as<double>();
   for (const std::int64_t k : {1, 5, 40, 41, 100})
     for (const support from : {support::teacher, support::student, support::both}) {
-      const top_k_tail tail{.k = k, .from = from, .divergence = divergence};
+      const top_k_tail<D> tail{.k = k, .from = from, .divergence = divergence};
       const auto exact = evaluate(tail, sums, wide, wide_teacher);
       const auto single = evaluate(tail, sums, z, y), full = evaluate(divergence, sums, z, y);
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -56,10 +56,10 @@ void check(const D& divergence, Reference reference_of) {
       }
       if (k == 5 && from != support::teacher) {   // the support must not change within the differences: keep the student's ranking strict
         EXPECT_LT(difference_to_finite_differences(tail, sums, wide, wide_teacher), 1e-8);
-        EXPECT_LT(difference_to_finite_differences(renormalised{.k = k, .from = from, .divergence = divergence}, sums, wide, wide_teacher), 1e-8);
+        EXPECT_LT(difference_to_finite_differences(renormalised<D>{.k = k, .from = from, .divergence = divergence}, sums, wide, wide_teacher), 1e-8);
       }
     }
-  const auto restricted = evaluate(renormalised{.k = 6, .from = support::student, .divergence = divergence}, sums, z, y);
+  const auto restricted = evaluate(renormalised<D>{.k = 6, .from = support::student, .divergence = divergence}, sums, z, y);
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto support_columns = reference::top_k(z.row(r), 6);
     reference::row s, t;
@@ -117,13 +117,13 @@ TEST(Support, TopKTakesLargerValuesThenLowerColumns) {
 
 TEST(Support, EdgesAndErrors) {
   const auto z = noise(2, 30, 1), y = noise(2, 30, 2);
-  EXPECT_NE(message_of([&] { evaluate(top_k_tail{.k = 0, .divergence = forward_kl{}}, sums, z, y); }).find("'k' is 0"), std::string::npos);
-  EXPECT_NE(message_of([&] { evaluate(renormalised{.k = -1, .divergence = forward_kl{}}, sums, z, y); }).find("'k' is -1"), std::string::npos);
+  EXPECT_NE(message_of([&] { evaluate(top_k_tail<forward_kl>{.k = 0}, sums, z, y); }).find("'k' is 0"), std::string::npos);
+  EXPECT_NE(message_of([&] { evaluate(renormalised<forward_kl>{.k = -1}, sums, z, y); }).find("'k' is -1"), std::string::npos);
   logits<float> alone(1, 4), elsewhere(1, 4);
   alone.data = {0, 0, -INFINITY, -INFINITY}, elsewhere.data = {-INFINITY, -INFINITY, 0, 0};
-  EXPECT_EQ(evaluate(renormalised{.k = 2, .from = support::student, .divergence = reverse_kl{}}, sums, alone, elsewhere).result.row_status[0], heddle::status::empty_support);
+  EXPECT_EQ(evaluate(renormalised<reverse_kl>{.k = 2, .from = support::student, .divergence = reverse_kl{}}, sums, alone, elsewhere).result.row_status[0], heddle::status::empty_support);
   alone.data = {50, -50, -50, -50}, elsewhere.data = {50, -50, -50, -50};   // a tail that rounds to nothing
-  const auto sharp = evaluate(top_k_tail{.k = 1, .divergence = reverse_kl{}}, sums, alone, elsewhere);
+  const auto sharp = evaluate(top_k_tail<reverse_kl>{.k = 1}, sums, alone, elsewhere);
   EXPECT_NEAR(sharp.result.value, 0, 1e-12);
   for (const float g : sharp.gradient.data) EXPECT_TRUE(std::isfinite(g));
 

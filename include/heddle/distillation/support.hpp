@@ -11,7 +11,7 @@
 // A renormalised row whose support holds no mass of student or teacher has status empty_support.
 // Errors: k <= 0; ids outside [0, V) or repeated in a row. Cost: one more read of the selecting row(s), O(V + hits log k); sums over S in double.
 //
-//     loss(student, teacher, top_k_tail{.k = 64, .from = support::teacher, .divergence = reverse_kl{}}, grad);
+//     loss(student, teacher, top_k_tail<reverse_kl>{.k = 64}, grad);
 #pragma once
 #include <heddle/distillation/divergence.hpp>
 
@@ -110,8 +110,6 @@ struct top_k_tail {
 };
 template <class D>
 top_k_tail(std::int64_t, support, D) -> top_k_tail<D>;
-template <class D>
-top_k_tail(std::int64_t, D) -> top_k_tail<D>;
 
 template <class Divergence>
 struct renormalised {
@@ -154,8 +152,6 @@ struct renormalised {
 };
 template <class D>
 renormalised(std::int64_t, support, D) -> renormalised<D>;
-template <class D>
-renormalised(std::int64_t, D) -> renormalised<D>;
 
 template <class Divergence>
 struct given_top_k {

@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 namespace heddle::distillation::detail {
 

@@ -104,9 +104,10 @@ class row_walker {
     }
     detail::best_k<T> best(memory_.keys, columns, count);
     each_chunk(i, [&](const T* z, std::int64_t first, std::int64_t n) {
-      for (std::int64_t c = 0; c < n; c += lanes) {
-        if (best.full() && !any_above(z + c, best.worst())) continue;
-        for (std::int64_t l = c; l < c + lanes && l < n; ++l)
+      constexpr std::int64_t step = 4 * lanes;
+      for (std::int64_t c = 0; c < n; c += step) {
+        if (best.full() && c + step <= n && !any_above(z + c, best.worst())) continue;
+        for (std::int64_t l = c; l < c + step && l < n; ++l)
           if (!best.full() || z[l] > best.worst()) best.offer(z[l], static_cast<std::int32_t>(first + l));
       }
     });
@@ -270,9 +271,12 @@ class row_walker {
     return most == -math::infinity && total == 0 ? most : most + math::log(total);
   }
 
+  /// Of four vectors.
   static bool any_above(const T* z, T limit) {
-    if constexpr (std::is_same_v<T, double>) return *z > limit;
-    else return simd::bits_of(simd::less(simd::splat(limit), simd::load(z))) != 0;
+    number most = detail::load(z);
+    for (int i = 1; i < 4; ++i) most = max(detail::load(z + i * lanes), most);
+    if constexpr (std::is_same_v<T, double>) return most.value > limit;
+    else return simd::bits_of(simd::less(simd::splat(limit), most.value)) != 0;
   }
   std::int64_t first_at_maximum(int i) {
     std::int64_t found = -1;
