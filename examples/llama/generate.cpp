@@ -248,11 +248,16 @@ void generate(options given) {
 int main(int argc, char** argv) {
   options given;
   given.engine.threads = std::max(1u, std::thread::hardware_concurrency());
-  CLI::App app{"Completes a prompt with a model of the Llama architecture (GGUF)."};
+  CLI::App app{"Completes prompts with a model of the Llama architecture (GGUF)."};
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--model", given.engine.model, "GGUF file")->required();
   auto* const prompt = app.add_option_group("prompt");
-  prompt->add_option("--prompt", given.prompts, "text of a prompt; given several times: all are completed together, one pass of the model for all")->allow_extra_args(false);
-  prompt->add_option("--prompt-file", given.prompt_files, "file that holds a prompt, - for standard input; several times: as above")->allow_extra_args(false);
+  prompt->add_option("--prompt", given.prompts, "text of a prompt; given several times: all are completed together, one pass of the model for all")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  prompt->add_option("--prompt-file", given.prompt_files, "file that holds a prompt, - for standard input; several times: as above")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
   prompt->require_option(1);
   app.add_flag("--raw", given.raw, "complete the prompt as it stands, without the chat template");
   app.add_option("--tokens", given.tokens, "tokens to generate at most")->check(CLI::Range(1, 1 << 20))->capture_default_str();

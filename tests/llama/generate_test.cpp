@@ -158,6 +158,7 @@ TEST_F(Generate, RefusesWrongOptions) {
         "--model m --prompt x --temperature -1", "--model m --prompt x --tokens 0", "--model m --prompt x --nonsense"})
     EXPECT_NE(run(arguments).exit_code, 0) << arguments;
   EXPECT_EQ(run("--help").exit_code, 0);
+  EXPECT_EQ(run(small() + "--raw --prompt abab --tokens 20 --tokens 3 --stats json").last_line()["generated_tokens"], 3);  // the last one counts
 }
 
 }  // namespace
