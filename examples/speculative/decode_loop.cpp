@@ -1,7 +1,10 @@
-// Speculative decoding of a small model: the same text with and without drafts.
+// Speculative decoding of a small model: the same text without drafts, with drafts of a fixed length, and with as many as pay.
 #include <heddle/speculative/decode_loop.hpp>
-#include <heddle/speculative/verify/match.hpp>
+#include <heddle/speculative/draft/best_of.hpp>
 #include <heddle/speculative/draft/prompt_lookup.hpp>
+#include <heddle/speculative/draft/suffix_drafter.hpp>
+#include <heddle/speculative/draft_pacer.hpp>
+#include <heddle/speculative/verify/match.hpp>
 
 #include <cstdint>
 #include <cstdio>
@@ -25,10 +28,11 @@ struct counting_model {
 };
 
 template <class Drafter>
-std::vector<std::int32_t> generate(Drafter drafter) {
+std::vector<std::int32_t> generate(Drafter drafter, heddle::draft_pacer* pacer = nullptr) {
   const std::int32_t prompt[] = {7, 8, 9, 0, 1, 7, 8};
   counting_model model{{7, 8, 9, 0, 1, 7}, {}, {}};
   heddle::decode_loop loop{model, drafter, heddle::verify::match{.seed = 7}, heddle::sampling::chain{heddle::sampling::temperature(0.8f)}, {.prompt = prompt, .max_new_tokens = 40, .draft_length = 6}};
+  if (pacer) loop.pace_by(*pacer);
   while (!loop.done())
     for (const std::int32_t token : loop.step()) std::printf("%d ", token);
   std::printf("(%.2f tokens per pass)\n", loop.stats().mean_accepted_tokens());
@@ -37,5 +41,9 @@ std::vector<std::int32_t> generate(Drafter drafter) {
 
 int main() {
   const auto plain = generate(heddle::no_drafter{}), drafted = generate(heddle::prompt_lookup{});
-  return plain == drafted ? 0 : 1;
+  heddle::prompt_lookup lookup;
+  heddle::suffix_drafter suffix;
+  heddle::draft_pacer pacer;  // kept from one text to the next: it learns what the model's passes cost
+  const auto paced = generate(heddle::best_of{lookup, suffix}, &pacer);
+  return plain == drafted && plain == paced ? 0 : 1;
 }
