@@ -12,6 +12,9 @@
 //
 // typical acceptance changes the law; saki emits a law between student and teacher. A rule that cannot verify a law at all (verifies<law>) does not compile
 // with it. Conditions on the drafter (C1 - C7): draft_tree.hpp.
+//
+//     static_assert(heddle::lossless<heddle::draft_law::without_replacement, heddle::verify::token>);
+//     static_assert(!heddle::lossless_rule<heddle::verify::typical, heddle::draft_law::independent>);
 #pragma once
 #include <heddle/speculative/draft_tree.hpp>
 

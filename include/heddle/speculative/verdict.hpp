@@ -5,6 +5,10 @@
 // verify_workspace  the memory of verification: one row's scratch and the walk's lists; grows with the largest tree, and does not allocate once a rule has
 //                   seen a tree of that size
 // Extension         what a rule reports beyond that (events, interpolation weights); nothing by default
+//
+//     heddle::verify_workspace memory{vocabulary};
+//     const auto decided = rule(tree, logits, policy, context, memory);
+//     if (decided.status == heddle::status::ok) append(decided.tokens);
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/error.hpp>

@@ -43,6 +43,10 @@ inline const std::int64_t begins[] = {0};
 inline const byte_order student_order{{{}, begins}}, teacher_order{{{}, begins}};
 inline heddle::tensor_view<const float, 2> teacher_logits;
 }  // namespace of_event_set_completion
+namespace of_fused_linear {
+inline heddle::tensor_view<const float, 2> hidden, unembedding, teacher_logits;
+inline heddle::tensor_view<float, 2> d_hidden, d_unembedding;
+}  // namespace of_fused_linear
 namespace of_health_metrics {
 inline void log(double, double, double) {}
 }  // namespace of_health_metrics

@@ -3,7 +3,7 @@
 //     heddle::draft_nodes nodes;
 //     nodes.start(root);
 //     nodes.add(0, token, score);                 // a child of the root
-//     return nodes.tree<heddle::draft_law::deterministic>();
+//     const auto tree = nodes.tree<heddle::draft_law::deterministic>();
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/speculative/draft_tree.hpp>

@@ -1,12 +1,13 @@
 // The rows of proposal laws that a sampling drafter hands to the verifier: sparse, in the order of drawing, exactly as they were drawn from.
 //
+// keyed_draws   picks the index at which the cumulative weight first exceeds u * sum, u of the key with purpose::draft
+//
 //     heddle::law_rows rows;
 //     rows.start();
 //     const std::int32_t row = rows.add(tokens, weights);       // weights need not sum to 1
-//     rows.give(node, row);                                     // the children of `node` come from that row
-//     return heddle::draft_tree<law>{nodes.tokens(), nodes.parents(), rows.laws(nodes.size())};
-//
-// keyed_draws   picks the index at which the cumulative weight first exceeds u * sum, u of the key with purpose::draft
+//     rows.give(0, row);                                        // the children of the root come from that row
+//     nodes.add(0, tokens[draws(position, 0, weights)]);
+//     const heddle::draft_tree<heddle::draft_law::independent> tree{nodes.tokens(), nodes.parents(), rows.laws(nodes.size())};
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/random.hpp>

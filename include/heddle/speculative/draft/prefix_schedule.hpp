@@ -13,7 +13,7 @@
 // Source: DSpark.
 //
 //     heddle::prefix_schedule schedule;
-//     for (std::int32_t drafts : schedule.lengths(confidences, passes_per_second)) ..
+//     for (const std::int32_t drafts : schedule.lengths(chances, passes_per_second)) keep_first(drafts);
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/error.hpp>
