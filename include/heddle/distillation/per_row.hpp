@@ -104,6 +104,8 @@ row_input input_of(const M& m) {
   return {{view.data(), view.extent(0), view.extent(1), view.stride(0), view.stride(1), kind_of<element_type<M>>, 0, 0}, {}};
 }
 template <class Rows>
+row_input input_of(const selected_rows<Rows>& s);
+template <class Rows>
 row_input input_of(const tempered_rows<Rows>& t) {
   row_input in = input_of(t.rows);
   require(t.temperature > 0 && t.temperature < math::infinity, "with_temperature: argument 'temperature' is ", t.temperature, "; expected a positive number");
