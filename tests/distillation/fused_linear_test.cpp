@@ -64,7 +64,11 @@ void expect_close(const auto& got, const logits<double>& expected, double relati
 }
 
 TEST(FusedLinear, EqualsTheLossOfTheLogits) {
-  for (const auto& [n, vocabulary, d] : {std::tuple{1, 1, 1}, {7, 100, 24}, {50, 515, 37}}) {
+  struct shape {
+    std::int64_t n, vocabulary, d;
+  };
+  for (const shape size : {shape{1, 1, 1}, shape{7, 100, 24}, shape{50, 515, 37}}) {
+    const std::int64_t n = size.n, vocabulary = size.vocabulary, d = size.d;
     const auto h = noise(n, d, 1, 0.7f), w = noise(vocabulary, d, 2, 0.7f), y = noise(n, vocabulary, 3);
     std::vector<std::uint8_t> mask(static_cast<std::size_t>(n), 1);
     if (n > 5) mask[3] = 0;

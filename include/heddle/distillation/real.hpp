@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace heddle::distillation::inline HEDDLE_ISA {
 
@@ -125,8 +126,7 @@ namespace heddle::distillation::detail::inline HEDDLE_ISA {
   p = simd::fma(p, f, splat(0.20001227f));
   p = simd::fma(p, f, splat(-0.2500082f));
   p = simd::fma(p, f, splat(0.3333333f));
-  const f32x16 square = product(f, f), cubic = product(p, f);
-  const f32x16 tail = simd::fma(e, splat(-2.12194440e-4f), product(square, simd::fma(splat(1.f), cubic, splat(-0.5f))));
+  const f32x16 tail = simd::fma(e, splat(-2.12194440e-4f), product(product(f, f), simd::fma(p, f, splat(-0.5f))));
   return simd::fma(e, splat(0.693359375f), f + tail);
 }
 }  // namespace heddle::distillation::detail::inline HEDDLE_ISA
