@@ -22,8 +22,14 @@
 // Cost: every visible tile is read once per KV head and block of 64 queries; 2 (head_dim + head_dim_v) flops per query head and key.
 // Memory: options.workspace of attend_workspace_size() bytes; without one the call allocates. With one it does not.
 //
+// prepare_attend(same arguments) -> prepared_attention: everything that can fail. It checks the arguments, the workspace (it demands one) and that the keys
+// are written; run() does the work, is noexcept, does not allocate, and may be repeated. Until then contents may change (of q, keys, values, biases),
+// shapes, lengths, page tables and trees may not; several prepared calls may share one workspace as long as they do not run at the same time.
+//
 //     heddle::thread_team team{2};
 //     heddle::attend(q, pool[sequences].layer(l) | heddle::causal(), out, lse, {.q_indptr = indptr, .executor = team});
+//     auto step = heddle::prepare_attend(q, pool[sequences].layer(l) | heddle::causal(), out, lse, {.q_indptr = indptr, .workspace = memory});
+//     step.run();                                                                      // the same bits
 #pragma once
 #include <heddle/attention/compose.hpp>
 #include <heddle/attention/detail/attend_plan.hpp>
@@ -70,11 +76,18 @@ class attention<attention_expression<parts_of<Parts...>, Maps...>> {
     place_memory(memory);
     return memory.bytes();
   }
-  void run(std::span<std::byte> workspace) {
+  /// Sources that can tell must hold all their rows; asked apart, so that workspace sizes are known before the rows are written.
+  void require_readable() const {
+    each_part([&](const auto& part, std::size_t) {
+      if constexpr (requires { part.source.require_readable(std::int64_t{}); })
+        for (std::int64_t s = 0; s < call_.sequences; ++s)
+          if (call_.rows_of(s) > 0) part.source.require_readable(s);
+    });
+  }
+  /// memory: workspace_bytes() bytes on a cache line.
+  void run(std::byte* memory) const {
     if (plan_.units == 0) return;
-    require_readable();
-    scratch memory("attend", workspace, workspace_bytes());
-    scratch_layout pieces{memory.data()};
+    scratch_layout pieces{memory};
     place_memory(pieces);
     fill_blocks(call_, plan_, blocks_);
     each_part([&](const auto& part, std::size_t i) {
@@ -121,14 +134,6 @@ class attention<attention_expression<parts_of<Parts...>, Maps...>> {
     return most;
   }
 
-  /// Sources that can tell must hold all their rows; asked when attention runs, so that workspace sizes are known before the rows are written.
-  void require_readable() const {
-    each_part([&](const auto& part, std::size_t) {
-      if constexpr (requires { part.source.require_readable(std::int64_t{}); })
-        for (std::int64_t s = 0; s < call_.sequences; ++s)
-          if (call_.rows_of(s) > 0) part.source.require_readable(s);
-    });
-  }
   void check() const {
     each_part([&](const auto& part, std::size_t) { check(part); });
     const call_shape shape{call_.rows, call_.sequences, 0, call_.num_qo_heads, call_.num_kv_heads};
@@ -281,7 +286,7 @@ class attention<attention_expression<parts_of<Parts...>, Maps...>> {
   }
 
   attend_call call_;
-  const expression& e_;
+  expression e_;
   std::array<std::int64_t, num_parts> chunks_{};
   attend_plan plan_;
   mutable row_block* blocks_ = nullptr;
@@ -325,24 +330,61 @@ void shape_of(const std::tuple<P...>& parts, int& num_kv_heads, int& head_dim_v)
 
 }  // namespace detail::inline HEDDLE_ISA
 
-inline namespace HEDDLE_ISA {
+namespace detail::inline HEDDLE_ISA {
 
-template <host_tensor Q, attention_input Keys, host_tensor Out, host_tensor Lse>
-  requires tensor_of<Q, 3> && tensor_of<Out, 3> && tensor_of<Lse, 2> && detail::row_element<element_type<Q>> && detail::row_element<element_type<Out>> && std::same_as<element_type<Lse>, float> && writable_tensor<Out> &&
-           writable_tensor<Lse>
-void attend(const Q& q, const Keys& keys, Out&& out, Lse&& lse, const attend_options<host>& options = {}) {
-  const auto expression = detail::as_expression(keys);
+template <class Q, class Keys, class Out, class Lse>
+auto attention_of(const Q& q, const Keys& keys, const Out& out, const Lse& lse, const attend_options<host>& options) {
+  const auto expression = as_expression(keys);
   const auto query = view_of(q);
   const auto result = view_of(out);
   const auto lse_view = view_of(lse);
   int num_kv_heads = 0, head_dim_v = static_cast<int>(result.extent(2));
-  detail::shape_of(expression.parts, num_kv_heads, head_dim_v);
+  shape_of(expression.parts, num_kv_heads, head_dim_v);
   if (num_kv_heads == 0) num_kv_heads = static_cast<int>(query.extent(1));
-  detail::attend_call call = detail::call_of(query, num_kv_heads, head_dim_v, options);
+  attend_call call = call_of(query, num_kv_heads, head_dim_v, options);
   require_shape("attend", "out", result, extents<3>{call.rows, std::int64_t{call.num_qo_heads}, std::int64_t{head_dim_v}});
   if (lse_view.data()) require_shape("attend", "lse", lse_view, extents<2>{call.rows, std::int64_t{call.num_qo_heads}});
-  call.out = detail::row_tensor<std::byte>(result), call.lse = lse_view;
-  detail::attention<std::remove_const_t<decltype(expression)>>(call, expression).run(options.workspace);
+  call.out = row_tensor<std::byte>(result), call.lse = lse_view;
+  return attention<std::remove_const_t<decltype(expression)>>(call, expression);
+}
+template <class Q, class Keys, class Out, class Lse>
+concept attend_arguments = host_tensor<Q> && attention_input<Keys> && host_tensor<Out> && host_tensor<Lse> && tensor_of<Q, 3> && tensor_of<Out, 3> && tensor_of<Lse, 2> && row_element<element_type<Q>> && row_element<element_type<Out>> &&
+                           std::same_as<element_type<Lse>, float> && writable_tensor<Out> && writable_tensor<Lse>;
+
+}  // namespace detail::inline HEDDLE_ISA
+
+inline namespace HEDDLE_ISA {
+
+template <class Q, class Keys, class Out, class Lse>
+  requires detail::attend_arguments<Q, Keys, Out, Lse>
+void attend(const Q& q, const Keys& keys, Out&& out, Lse&& lse, const attend_options<host>& options = {}) {
+  const auto attention = detail::attention_of(q, keys, out, lse, options);
+  attention.require_readable();
+  const scratch memory("attend", options.workspace, attention.workspace_bytes());
+  attention.run(memory.data());
+}
+
+/// A call of attend() that can no longer fail. The tensors, tables, workspace and executor that it was made from must outlive it.
+template <class Attention>
+class prepared_attention {
+ public:
+  prepared_attention(const Attention& attention, std::span<std::byte> workspace) : attention_(attention) {
+    attention_.require_readable();
+    const std::size_t bytes = attention_.workspace_bytes();
+    require(!workspace.empty(), "attend: argument 'workspace' is empty; expected at least ", bytes + scratch_alignment, " bytes, as a prepared call does not allocate");
+    memory_ = scratch("attend", workspace, bytes).data();
+  }
+  void run() const noexcept { attention_.run(memory_); }
+
+ private:
+  Attention attention_;
+  std::byte* memory_;
+};
+
+template <class Q, class Keys, class Out, class Lse>
+  requires detail::attend_arguments<Q, Keys, Out, Lse>
+[[nodiscard]] auto prepare_attend(const Q& q, const Keys& keys, Out&& out, Lse&& lse, const attend_options<host>& options) {
+  return prepared_attention(detail::attention_of(q, keys, out, lse, options), options.workspace);
 }
 
 /// Bytes of workspace that the same call wants: they depend on shapes, lengths and the executor's concurrency.

@@ -13,6 +13,7 @@ inline auto cache = pool[heddle::sequence_id{}].layer(0);
 namespace of_attend {
 inline std::span<const heddle::sequence_id> sequences;
 inline std::span<const std::int32_t> indptr;
+inline std::span<std::byte> memory;
 inline int l = 0;
 }  // namespace of_attend
 namespace of_merge {
