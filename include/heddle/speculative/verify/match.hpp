@@ -56,16 +56,25 @@ struct greedy {
 
 inline namespace HEDDLE_ISA {
 
+/// The decision at one node.
+template <class Draft, class Chance>
+detail::decision decide_at(const match& rule, const Draft& draft, std::int32_t node, const sampling::history& before, std::int64_t at, Chance& chance, std::int32_t& /*fallbacks*/) {
+  verify_workspace& memory = draft.memory;
+  const sampling::drawn y = chance.plain(at, draft.logits[node], draft.policy, before, memory.row(), rule.draw);
+  if (y.status != heddle::status::ok) return {.status = y.status};
+  for (std::int32_t child = memory.first_child(node); child >= 0; child = memory.next_sibling(child))
+    if (detail::token_of(draft, child) == y.token) return {.child = child};
+  return {.token = y.token};
+}
+template <class Draft, class Chance>
+detail::decision decide_at(const greedy&, const Draft& draft, std::int32_t node, const sampling::history& before, std::int64_t at, Chance& chance, std::int32_t& fallbacks) {
+  return decide_at(match{}, draft, node, before, at, chance, fallbacks);
+}
+
 template <class Draft, class Chance>
 verdict<> walk(const match& rule, const Draft& draft, Chance& chance) {
-  verify_workspace& memory = draft.memory;
-  return detail::walk_tree(draft, [&](std::int32_t node, const sampling::history& before, std::int64_t at) -> detail::decision {
-    const sampling::drawn y = chance.plain(at, draft.logits[node], draft.policy, before, memory.row(), rule.draw);
-    if (y.status != heddle::status::ok) return {.status = y.status};
-    for (std::int32_t child = memory.first_child(node); child >= 0; child = memory.next_sibling(child))
-      if (detail::token_of(draft, child) == y.token) return {.child = child};
-    return {.token = y.token};
-  });
+  std::int32_t fallbacks = 0;
+  return detail::walk_tree(draft, [&](std::int32_t node, const sampling::history& before, std::int64_t at) { return decide_at(rule, draft, node, before, at, chance, fallbacks); });
 }
 
 template <class Draft, class Chance>

@@ -189,22 +189,25 @@ std::int32_t slots_accepted(const Draft& draft, std::int32_t accepted, Chance& c
 
 inline namespace HEDDLE_ISA {
 
+/// The decision at one node; memory.reserve_laws() has been called.
+template <class Draft, class Chance>
+detail::decision decide_at(const token&, const Draft& draft, std::int32_t node, const sampling::history& before, std::int64_t at, Chance& chance, std::int32_t& fallbacks) {
+  bool drafted = draft.memory.first_child(node) >= 0;
+  if constexpr (Draft::law == draft_law::pruned) drafted = !draft.tree.laws.row_of.empty() && draft.tree.laws.row_of[static_cast<std::size_t>(node)] >= 0;
+  if (!drafted) return detail::plain_token(draft, node, before, at, chance);
+  const sampling::law target = detail::target_law(draft, node, before, at, chance);
+  if (target.status != heddle::status::ok) return {.status = target.status};
+  if constexpr (is_sampled(Draft::law))
+    return detail::decide_sampled(draft, node, target, at, chance, fallbacks);
+  else
+    return detail::decide_deterministic(draft, node, target, at, chance, fallbacks);
+}
+
 template <class Draft, class Chance>
 verdict<slot_count> walk(const token& rule, const Draft& draft, Chance& chance) {
   std::int32_t fallbacks = 0;
-  verify_workspace& memory = draft.memory;
-  memory.reserve_laws();
-  const verdict<> walked = detail::walk_tree(draft, [&](std::int32_t node, const sampling::history& before, std::int64_t at) -> detail::decision {
-    bool drafted = memory.first_child(node) >= 0;
-    if constexpr (Draft::law == draft_law::pruned) drafted = !draft.tree.laws.row_of.empty() && draft.tree.laws.row_of[static_cast<std::size_t>(node)] >= 0;
-    if (!drafted) return detail::plain_token(draft, node, before, at, chance);
-    const sampling::law target = detail::target_law(draft, node, before, at, chance);
-    if (target.status != heddle::status::ok) return {.status = target.status};
-    if constexpr (is_sampled(Draft::law))
-      return detail::decide_sampled(draft, node, target, at, chance, fallbacks);
-    else
-      return detail::decide_deterministic(draft, node, target, at, chance, fallbacks);
-  });
+  draft.memory.reserve_laws();
+  const verdict<> walked = detail::walk_tree(draft, [&](std::int32_t node, const sampling::history& before, std::int64_t at) { return decide_at(rule, draft, node, before, at, chance, fallbacks); });
   verdict<slot_count> result{walked.path, walked.tokens, walked.accepted, fallbacks, walked.status, {}};
   if (rule.count_every_slot && result.status == heddle::status::ok) result.extension.slots_accepted = detail::slots_accepted(draft, result.accepted, chance);
   return result;
