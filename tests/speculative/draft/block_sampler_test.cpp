@@ -3,42 +3,16 @@
 #include <heddle/speculative/verify/block.hpp>
 #include <heddle/speculative/verify/token_rejection.hpp>
 
+#include "speculative/draft/drafted_laws.hpp"
 #include "speculative/draft/toy_block.hpp"
-#include "speculative/verify/worlds.hpp"
 #include "support/errors.hpp"
 
 namespace {
 
 using namespace heddle;
 using namespace enumeration;
+using toy::join, toy::operator+, toy::sigma, toy::weight;
 constexpr std::int64_t V = 6, d = 5, slots = 3;
-
-struct weight {
-  std::int64_t rows, columns;
-  std::vector<float> values;
-  weight(std::int64_t n, std::int64_t m, unsigned seed, float scale = 0.6f) : rows(n), columns(m) {
-    std::mt19937 random(seed);
-    for (std::int64_t i = 0; i < n * m; ++i) values.push_back(std::normal_distribution<float>(0.f, scale)(random));
-  }
-  weight_matrix view() const { return {values.data(), extents{rows, columns}}; }
-  row times(const row& x) const {
-    row y(static_cast<std::size_t>(rows));
-    for (std::size_t i = 0; i < y.size(); ++i)
-      for (std::size_t j = 0; j < x.size(); ++j) y[i] += static_cast<double>(values[i * x.size() + j]) * x[j];
-    return y;
-  }
-  row at(std::int32_t r) const { return {values.begin() + r * columns, values.begin() + (r + 1) * columns}; }
-};
-row operator+(row a, const row& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-  return a;
-}
-row join(std::initializer_list<row> parts) {
-  row all;
-  for (const row& p : parts) all.insert(all.end(), p.begin(), p.end());
-  return all;
-}
-double sigma(double x) { return 1 / (1 + std::exp(-x)); }
 
 struct toy_block_model {
   weight u{slots, V, 1, 1.f}, h{slots, d, 2, 1.f};
@@ -159,40 +133,13 @@ TEST(CausalHead, RankZeroAndZeroWeightsAreDFlash) {
 }
 
 // Every chain a sampler can draw, with its probability, must be q_1 q_2 q_3, q_i the rows it hands over; verified, the target's law comes out.
-struct scripted {
-  every_choice* choices;
-  template <class W>
-  std::size_t operator()(std::int64_t, std::uint32_t, std::span<const W> weights) const {
-    return choices->choose(row(weights.begin(), weights.end()));
-  }
-};
 template <class Head, class Rule>
 double distance_from_target(const Head& head, std::int32_t top_k, const Rule& rule) {
   const world w = make_world(V, "random", 31);
   toy_block_model model;
-  every_choice draws, chances;
-  std::map<tokens, double> out;
-  block_sampler<toy_block_model, Head, scripted> drafter{model, head, {.num_slots = 2, .top_k = top_k}, scripted{&draws}};
-  const tokens context = {0};
-  draws.run([&] {
-    const auto tree = drafter.propose(context, 2);
-    std::vector<float> logits;
-    tokens prefix;
-    for (std::size_t u = 0; u < tree.tokens.size(); ++u) {
-      if (u) prefix.push_back(tree.tokens[u]);
-      for (double x : w.raw_target(prefix)) logits.push_back(logit(x));
-    }
-    verify_workspace memory(V);
-    const sampling::chain policy{};
-    const verify::scored_draft<draft_law::independent, tensor_view<const float, 2>, sampling::chain<>> draft{tree, {logits.data(), extents{std::int64_t{3}, V}}, policy, {}, 1, memory};
-    verify::detail::check_draft(rule, draft);
-    const double probability = draws.probability();
-    chances.run([&] {
-      const auto v = walk(rule, draft, chances);
-      extend({v.tokens.begin(), v.tokens.end()}, probability * chances.probability(), 2, target_of(w), out);
-    });
-  });
-  return distance(out, target_law(w, 2));
+  every_choice draws;
+  block_sampler<toy_block_model, Head, scripted_draws> drafter{model, head, {.num_slots = 2, .top_k = top_k}, scripted_draws{&draws}};
+  return distance(emitted_law(drafter, draws, w, rule, 2, 2), target_law(w, 2));
 }
 
 TEST(BlockSampler, VerificationKeepsTheTargetsLaw) {

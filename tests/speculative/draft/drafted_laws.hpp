@@ -57,10 +57,10 @@ std::map<tokens, double> emitted_law(Drafter& drafter, every_choice& draws, cons
 
 namespace toy {
 
-inline const ids plain_prompt = {1, 2, 3, 1, 2, 3, 1};
+inline const ids prompt = {1, 2, 3, 1, 2, 3, 1};
 
-inline ids plain_text(const sampling::parameters& p, std::uint64_t seed, std::int64_t count) {
-  ids text = plain_prompt;
+inline ids plain(const sampling::parameters& p, std::uint64_t seed, std::int64_t count) {
+  ids text = prompt;
   sampling::row_workspace memory(vocabulary);
   const sampling::chain policy{p};
   float row[vocabulary];
@@ -76,13 +76,13 @@ template <class Drafter>
 std::int64_t expect_plain_text(Drafter& drafter, const sampling::parameters& p, std::int32_t draft_length) {
   const std::int64_t count = 40;
   toy_model model;
-  model.cache.assign(plain_prompt.begin(), plain_prompt.end() - 1);
-  decode_loop loop{model, drafter, verify::match{.seed = 7}, sampling::chain{p}, {.prompt = plain_prompt, .max_new_tokens = count, .draft_length = draft_length}};
+  model.cache.assign(prompt.begin(), prompt.end() - 1);
+  decode_loop loop{model, drafter, verify::match{.seed = 7}, sampling::chain{p}, {.prompt = prompt, .max_new_tokens = count, .draft_length = draft_length}};
   while (!loop.done()) {
     loop.step();
     EXPECT_EQ(model.cache, ids(loop.tokens().begin(), loop.tokens().end() - 1));
   }
-  EXPECT_EQ(ids(loop.tokens().begin(), loop.tokens().end()), plain_text(p, 7, count));
+  EXPECT_EQ(ids(loop.tokens().begin(), loop.tokens().end()), plain(p, 7, count));
   return loop.stats().accepted;
 }
 

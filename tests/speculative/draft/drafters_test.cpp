@@ -10,7 +10,7 @@
 #include <heddle/speculative/verify/match.hpp>
 #include <heddle/speculative/verify/token_rejection.hpp>
 
-#include "speculative/toy_model.hpp"
+#include "speculative/draft/drafted_laws.hpp"
 
 #include <cmath>
 #include <map>
@@ -75,20 +75,6 @@ struct cached_head {
     }
   }
 };
-
-const ids prompt = {1, 2, 3, 1, 2, 3, 1};
-
-ids plain(const sampling::parameters& p, std::uint64_t seed, std::int64_t count) {
-  ids text = prompt;
-  sampling::row_workspace memory(vocabulary);
-  const sampling::chain policy{p};
-  float row[vocabulary];
-  for (std::int64_t i = 0; i < count; ++i) {
-    toy_model::row_after(text, row);
-    text.push_back(sampling::sample_row(tensor_view<const float, 1>{row, extents{vocabulary}}, policy, {text, {}}, {.seed = seed, .position = static_cast<std::uint32_t>(text.size())}, memory).token);
-  }
-  return text;
-}
 
 struct outcome {
   ids text;

@@ -3,7 +3,10 @@
 #include <heddle/speculative/draft/block_model.hpp>
 
 #include <cmath>
+#include <cstdint>
+#include <initializer_list>
 #include <limits>
+#include <random>
 #include <vector>
 
 namespace toy {
@@ -36,6 +39,41 @@ struct fixed_block {
   heddle::block_prediction predict(std::span<const std::int32_t>, std::int32_t slots) {
     ++calls;
     return {logits.view().slice(0, std::min<std::int64_t>(slots, logits.view().extent(0))), {}};
+  }
+};
+
+// What references in double compute with.
+using numbers = std::vector<double>;
+inline numbers operator+(numbers a, const numbers& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+inline numbers join(std::initializer_list<numbers> parts) {
+  numbers all;
+  for (const numbers& p : parts) all.insert(all.end(), p.begin(), p.end());
+  return all;
+}
+inline double dot_product(const numbers& a, const numbers& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+inline double sigma(double x) { return 1 / (1 + std::exp(-x)); }
+
+// A random matrix of weights.
+struct weight {
+  std::int64_t rows, columns;
+  std::vector<float> values;
+  weight(std::int64_t n, std::int64_t m, unsigned seed, float scale = .6f) : rows(n), columns(m) {
+    std::mt19937 random(seed);
+    for (std::int64_t i = 0; i < n * m; ++i) values.push_back(std::normal_distribution<float>(0.f, scale)(random));
+  }
+  heddle::tensor_view<const float, 2> view() const { return {values.data(), heddle::extents{rows, columns}}; }
+  numbers at(std::int64_t r) const { return {values.begin() + r * columns, values.begin() + (r + 1) * columns}; }
+  numbers times(const numbers& x) const {
+    numbers y;
+    for (std::int64_t r = 0; r < rows; ++r) y.push_back(dot_product(at(r), x));
+    return y;
   }
 };
 

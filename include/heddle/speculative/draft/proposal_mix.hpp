@@ -39,14 +39,16 @@ template <tensor_of<2> Logits>
 void first_proposals(const Logits& logits, std::span<std::int32_t> proposals, std::span<double> confidences) {
   slot_ranker ranker;
   const slot_ranking best = ranker.rank(logits, 1);
-  require(proposals.size() == best.tokens.size() && confidences.size() == best.tokens.size(), "first_proposals: arguments 'proposals' and 'confidences' have ", proposals.size(), " and ", confidences.size(), " entries; expected one per row, ", best.tokens.size());
+  require(proposals.size() == best.tokens.size() && confidences.size() == best.tokens.size(),
+          "first_proposals: arguments 'proposals' and 'confidences' have ", proposals.size(), " and ", confidences.size(), " entries; expected one per row, ", best.tokens.size());
   for (std::size_t i = 0; i < proposals.size(); ++i) proposals[i] = best.tokens[i], confidences[i] = math::exp(best.log_probs[i]);
 }
 
 template <class G = by_confidence>
 void mix_proposals(std::span<const std::int32_t> proposals, std::span<const double> confidences, std::span<const std::int32_t> labels, random_key key, std::span<std::int32_t> mixed, const G& g = {}) {
   const std::size_t n = labels.size();
-  require(proposals.size() == n && confidences.size() == n && mixed.size() == n, "mix_proposals: arguments have ", proposals.size(), " proposals, ", confidences.size(), " confidences and room for ", mixed.size(), " tokens; expected one per label, ", n);
+  require(proposals.size() == n && confidences.size() == n && mixed.size() == n,
+          "mix_proposals: arguments have ", proposals.size(), " proposals, ", confidences.size(), " confidences and room for ", mixed.size(), " tokens; expected one per label, ", n);
   for (std::size_t i = 0; i < n; ++i) {
     const double share = g(confidences[i]);
     require(share >= 0. && share <= 1., "mix_proposals: argument 'g' gives ", share, " for slot ", i, "; expected 0 to 1");
@@ -68,9 +70,10 @@ struct proposal_mix_result {
 };
 
 template <class First, class Second, class FirstGradient, class SecondGradient>
-proposal_mix_result proposal_mix_loss(const First& first, const Second& second, std::span<const std::int32_t> labels, double lambda, const FirstGradient& d_first, const SecondGradient& d_second, const distillation::loss_options& options = {}) {
+proposal_mix_result proposal_mix_loss(const First& first, const Second& second, std::span<const std::int32_t> labels, double lambda, const FirstGradient& d_first, const SecondGradient& d_second,
+                                      const distillation::loss_options& options = {}) {
   require(lambda >= 0. && lambda < math::infinity, "losses::proposal_mix_loss: argument 'lambda' is ", lambda, "; expected a finite number, 0 or more");
-  require(view_of(first).extent(0) == view_of(second).extent(0) && view_of(first).extent(1) == view_of(second).extent(1), "losses::proposal_mix_loss: argument 'second' is [", view_of(second).extent(0), ", ", view_of(second).extent(1), "]; expected as 'first', [", view_of(first).extent(0), ", ", view_of(first).extent(1), "]");
+  require_shape("losses::proposal_mix_loss", "second", view_of(second), extents{view_of(first).extent(0), view_of(first).extent(1)});
   proposal_mix_result result;
   result.first = distillation::loss(first, scaled_nll{labels, 1.}, d_first, options);
   result.second = distillation::loss(second, scaled_nll{labels, lambda}, d_second, options);
