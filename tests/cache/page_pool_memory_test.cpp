@@ -4,31 +4,7 @@
 
 #include "pool_model.hpp"
 
-#include <cstdlib>
-#include <new>
-
-namespace {
-int allocations = 0;
-int allowed = -1;  // allocations until one fails; negative: none fails
-
-void* allocate(std::size_t bytes, std::size_t alignment) {
-  if (allowed == 0) throw std::bad_alloc();
-  if (allowed > 0) --allowed;
-  ++allocations;
-  void* p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (!p) throw std::bad_alloc();
-  return p;
-}
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t bytes) { return allocate(bytes ? bytes : 1, 16); }
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate(bytes ? bytes : 1, static_cast<std::size_t>(alignment));
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+#include "support/allocations.hpp"
 
 using namespace pool_test;
 using pool_type = heddle::page_pool<heddle::codec::bf16>;
@@ -36,13 +12,6 @@ using pool_type = heddle::page_pool<heddle::codec::bf16>;
 namespace {
 
 const heddle::page_pool_options options = {.num_layers = 2, .num_pages = 40, .page_size = 16, .num_kv_heads = 2, .head_dim = 20};
-
-template <class F>
-int allocations_of(const F& f) {
-  const int before = allocations;
-  f();
-  return allocations - before;
-}
 
 TEST(page_pool_memory, steps_do_not_allocate) {
   pool_type pool(options);
@@ -80,7 +49,7 @@ TEST(page_pool_memory, tables_grow_by_doubling) {
   const sequence_id s = pool.new_sequence();
   rows r(pool, {0}, 0);
   const auto keys = r.keys(), values = r.values();
-  const int count = allocations_of([&] {
+  const std::int64_t count = allocations_of([&] {
     for (int i = 0; i < 20000; ++i) {
       pool.reserve(s, 1);
       pool.write(s, 0, keys, values);
@@ -102,12 +71,12 @@ TEST(page_pool_memory, a_failed_allocation_changes_nothing) {
     for (int i = 0; i < 20; ++i) expected.push_back({i, i});
     const auto fails_then_works = [&](auto&& f) {
       for (int n = 0; n < 100; ++n) {
-        allowed = n;
+        allocations.allowed = n;
         bool failed = false;
         try {
           f();
         } catch (const std::bad_alloc&) { failed = true; }
-        allowed = -1;
+        allocations.allowed = -1;
         if (!failed) return n;
         EXPECT_EQ(pool.free_pages(), free_before);
         EXPECT_EQ(pool.reserved(s), 0);

@@ -1,32 +1,15 @@
 #include <heddle/core/thread_team.hpp>
 #include <heddle/linear/multiply.hpp>
 
+#include "support/allocations.hpp"
 #include "support/errors.hpp"
 #include "support/reference/linear.hpp"
 
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <random>
 #include <string>
-
-namespace {
-
-std::atomic<std::size_t> allocations{0};
-
-}  // namespace
-
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  ++allocations;
-  const auto step = static_cast<std::size_t>(alignment);
-  if (void* p = std::aligned_alloc(step, (size + step - 1) / step * step)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace {
 
@@ -246,11 +229,12 @@ TEST(Multiply, AllocatesNothingOnceMemoryIsThere) {
   std::vector<std::byte> workspace(linear::multiply_workspace_size(precision::f32, 33, {.executor = team}));
   EXPECT_GT(workspace.size(), 0u);
   EXPECT_EQ(linear::multiply_workspace_size(precision::int24, 33, {.executor = team}), 0u);
-  const std::size_t before = allocations;
-  floats.prepare(p.rows(0, 33)), integers.prepare(p.rows(0, 33));
-  linear::multiply(w, floats, view(y, 33, p.outputs), {.executor = team, .workspace = workspace});
-  linear::multiply(q, integers, view(y, 33, p.outputs), {.executor = team});
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(allocations_of([&] {
+              floats.prepare(p.rows(0, 33)), integers.prepare(p.rows(0, 33));
+              linear::multiply(w, floats, view(y, 33, p.outputs), {.executor = team, .workspace = workspace});
+              linear::multiply(q, integers, view(y, 33, p.outputs), {.executor = team});
+            }),
+            0);
 }
 
 TEST(Multiply, ErrorsNameTheArgument) {
