@@ -50,12 +50,12 @@ TEST(Block, ItsPiecesAreTheFormulas) {
 
 // A chance that a mistaken verifier would have.
 struct stops_at_the_first_failure : every_choice {
-  std::int64_t failed_at = std::numeric_limits<std::int64_t>::max();
+  bool failed = false;
   bool accept(std::int64_t position, std::uint32_t index, double p, double q) {
-    if (position == 1) failed_at = std::numeric_limits<std::int64_t>::max();   // the first slot of a new decision
-    if (position > failed_at) return false;
+    if (index == 0) failed = false;   // the first slot of a new decision
+    if (failed) return false;
     const bool accepted = every_choice::accept(position, index, p, q);
-    if (!accepted) failed_at = position;
+    failed = !accepted;
     return accepted;
   }
 };

@@ -3,7 +3,7 @@
 //   slot i = 1 .. K:  z = U_i + b_i(x_<i) (causal_head.hpp);  q_i = softmax(z / T) over the top_k best tokens;  x_i ~ q_i
 //
 // q_i is kept for the verifier exactly as it was drawn from (law `independent`: a chain): rows are dense over the vocabulary, or sparse where top_k or the head
-// restrict the support. Keys: {seed, request, position of the drawn token, purpose::draft, 0}. Temperature 0: the most probable tokens, verified as point
+// restrict the support. Keys: {seed, request, position of slot 1, purpose::draft, i - 1}. Temperature 0: the most probable tokens, verified as point
 // masses: use greedy_block_sampler, whose law is deterministic.
 // With a head that estimates confidence, confidences()[i] is the estimate for slot i + 1. The block's rows are not written. NaN, +infinity and rows
 // without a finite logit are errors that name the slot.
@@ -97,7 +97,7 @@ class block_sampler {
     for (std::int32_t slot = 0; slot < slots; ++slot) {
       const std::span<const float> z = block_.logits(slot, nodes_.token(slot));
       vocabulary = static_cast<std::int64_t>(z.size());
-      const auto position = static_cast<std::int64_t>(context.size()) + slot;
+      const auto position = static_cast<std::int64_t>(context.size());
       nodes_.add(slot, is_dense() ? draw_dense(z, slot, position) : draw_sparse(z, slot, position));
     }
     draft_tree<draft_law::independent> tree{nodes_.tokens(), nodes_.parents(), rows_.laws(slots + 1)};
@@ -119,7 +119,7 @@ class block_sampler {
     for (std::int64_t i = 0; i < n; i += simd::lanes)
       simd::store_first(dense_.data() + first + i, simd::exp((simd::load_first(z.data() + i, n - i) - max) * scale), n - i);
     rows_.give(slot, slot);
-    return static_cast<std::int32_t>(draw_(position, 0u, std::span<const float>(dense_).subspan(first)));
+    return static_cast<std::int32_t>(draw_(position, static_cast<std::uint32_t>(slot), std::span<const float>(dense_).subspan(first)));
   }
   std::int32_t draw_sparse(std::span<const float> z, std::int32_t slot, std::int64_t position) {
     if (options_.top_k > 0) {
@@ -136,7 +136,7 @@ class block_sampler {
   }
   std::int32_t draw_row(std::int32_t row, std::int32_t slot, std::int64_t position) {
     rows_.give(slot, row);
-    return rows_.tokens(row)[draw_(position, 0u, rows_.probabilities(row))];
+    return rows_.tokens(row)[draw_(position, static_cast<std::uint32_t>(slot), rows_.probabilities(row))];
   }
   detail::row_summary summary_of(std::span<const float> z, std::int32_t slot) {
     const auto n = static_cast<std::int64_t>(z.size());

@@ -9,7 +9,8 @@
 // Passes end early at a fixed point, x^e = x^{e-1}: the model would say the same again. Without one (oscillation) E is the cap and the last pass counts. E = 0 is the
 // model itself (DFlash), bit for bit.
 //
-// temperature        of the tokens x^0 .. x^{E-1} between passes; 0: the most probable, ties to the lowest id. Above 0 they are drawn: purpose::draft, index 1 + e
+// temperature        of the tokens x^0 .. x^{E-1} between passes; 0: the most probable, ties to the lowest id. Above 0 they are drawn: purpose::draft,
+//                    the position of slot 1, index (1 + e) 2^16 + i - 1 for slot i (the last pass's are the sampler's, below 2^16)
 // keep_probability   a slot whose token had at least this probability in the pass that chose it is not edited again. Its token is realised, so the law
 //                    handed on is a point mass (logit 0 there, -infinity elsewhere): the verifier must not see the marginal it was once drawn from
 //
@@ -102,18 +103,18 @@ class edited_block {
       for (std::int64_t v = 0; v < n; ++v) row_[static_cast<std::size_t>(v)] = logits(static_cast<std::int64_t>(slot), v);
       const detail::row_summary row = detail::summarise<false>(row_.data(), n, 1., block_max_.data());
       require(row.status == status::ok, "edited_block: pass ", e, ": the logits of slot ", slot, ": ", name_of(row.status));
-      const auto x = static_cast<std::int32_t>(options_.temperature > 0. ? drawn(row.max, position + static_cast<std::int64_t>(slot), e) : std::find(row_.begin(), row_.end(), row.max) - row_.begin());
+      const auto x = static_cast<std::int32_t>(options_.temperature > 0. ? drawn(row.max, position, (1u + static_cast<std::uint32_t>(e)) << 16 | static_cast<std::uint32_t>(slot)) : std::find(row_.begin(), row_.end(), row.max) - row_.begin());
       changed |= x != tokens_[slot];
       tokens_[slot] = x;
       probabilities_[slot] = math::exp(static_cast<double>(logits(static_cast<std::int64_t>(slot), x)) - static_cast<double>(row.max) - row.log_sum);
     }
     return changed;
   }
-  std::ptrdiff_t drawn(float max, std::int64_t position, std::int32_t e) {
+  std::ptrdiff_t drawn(float max, std::int64_t position, std::uint32_t index) {
     const simd::f32x16 top = simd::splat(max), scale = simd::splat(static_cast<float>(1. / options_.temperature));
     const auto n = static_cast<std::int64_t>(row_.size());
     for (std::int64_t i = 0; i < n; i += simd::lanes) simd::store_first(row_.data() + i, simd::exp((simd::load_first(row_.data() + i, n - i) - top) * scale), n - i);
-    return static_cast<std::ptrdiff_t>(draw_(position, 1u + static_cast<std::uint32_t>(e), std::span<const float>(row_)));
+    return static_cast<std::ptrdiff_t>(draw_(position, index, std::span<const float>(row_)));
   }
 
   /// The logits, with point masses where slots were kept.

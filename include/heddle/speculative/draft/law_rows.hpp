@@ -1,6 +1,8 @@
 // The rows of proposal laws that a sampling drafter hands to the verifier: sparse, in the order of drawing, exactly as they were drawn from.
 //
-// keyed_draws   picks the index at which the cumulative weight first exceeds u * sum, u of the key with purpose::draft
+// keyed_draws   picks the index at which the cumulative weight first exceeds u * sum, u of the key with purpose::draft. Position: that of the round's first
+//               draft; index: which of the round's draws it is. Drafts behind the accepted ones may have had a say in what was accepted (block
+//               verification), so a later round must not draw by their numbers again, as it would by the drawn token's own position
 //
 //     heddle::law_rows rows;
 //     rows.start();

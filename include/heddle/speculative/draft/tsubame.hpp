@@ -13,7 +13,7 @@
 //
 // populated_tree   the second pass alone, for any plan, law source and chances:
 //                    law(nodes, frontier, rows, row_of)   one row per node of the frontier (all of one depth), as numbers of rows added to `rows`
-//                    draw(position, index, weights)       an index; `index` numbers the planned node
+//                    draw(position, index, weights)       an index; position: of the first drafts, `index` numbers the planned node
 // tsubame_block    over a block drafter: plan by DDTree or TAPS, laws are the slots' marginals or what a corrector makes of them given the path
 // tsubame_head     over a head that conditions on paths: plan by EAGLE's tree, laws by a second walk of the head along the drawn tokens
 // Cost of pass 2: O(width) per populated internal node, plus the head's own work.
@@ -112,7 +112,7 @@ class populated_tree {
     std::size_t left = weights_.size();
     for (const std::int32_t child : plan.children(planned_[static_cast<std::size_t>(node)])) {
       if (left == 0) break;   // no token left for the subtrees that follow
-      const std::size_t drawn = draw(position + nodes_.depth(node), static_cast<std::uint32_t>(child), std::span<const double>(weights_));
+      const std::size_t drawn = draw(position, static_cast<std::uint32_t>(child), std::span<const double>(weights_));
       nodes_.add(node, tokens[drawn]);
       planned_.push_back(child);
       if constexpr (Law == draft_law::without_replacement) weights_[drawn] = 0., --left;

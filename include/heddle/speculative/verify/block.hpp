@@ -10,7 +10,9 @@
 // Trees that branch are refused; a pruned draft has no law of its own to be judged by and does not compile.
 //
 // mode: as in token_rejection.hpp; a draft with q(x) = 0 has w = 0. Bad logits in any row that is read give their status.
-// Keys: {seed, request, position of slot i}; purpose::accept (the very numbers token rejection has), purpose::residual for y.
+// Keys: u_i has {seed, request, position of slot 1, purpose::accept, index i - 1}, y that of its own position, purpose::residual. Since tau depends on the
+// numbers and drafts of all slots, those behind tau included, none of them may come again in the next round, which begins at another position. A drafter
+// has to draw by such keys too (law_rows.hpp).
 // Cost: one law per row until w is 0, and one more for y; O(entries of q) per row, O(kept + entries) for y. A vanishing sum of weights for y can only
 // be rounding: y comes from p_{tau+1}, residual_fallback counts it.
 //
@@ -140,10 +142,10 @@ verdict<> walk(const block&, const Draft& draft, Chance& chance) {
     const sampling::law target = detail::target_law(draft, node, before(node), position(node), chance);
     if (target.status != heddle::status::ok) return {.status = target.status};
     const detail::slot<Draft> next(draft, node, target);
-    if (node > 0 && chance.accept(position(node - 1), 0, block_acceptance(next.excess(weight), weight), 1.)) accepted = node, accepted_weight = weight;
+    if (node > 0 && chance.accept(draft.position, static_cast<std::uint32_t>(node - 1), block_acceptance(next.excess(weight), weight), 1.)) accepted = node, accepted_weight = weight;
     weight = next.next_weight(weight);
   }
-  if (drafts > 0 && node == drafts && chance.accept(position(drafts - 1), 0, weight, 1.)) accepted = drafts;
+  if (drafts > 0 && node == drafts && chance.accept(draft.position, static_cast<std::uint32_t>(drafts - 1), weight, 1.)) accepted = drafts;
 
   detail::decision last;
   std::int32_t fallbacks = 0;
