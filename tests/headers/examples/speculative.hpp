@@ -3,12 +3,14 @@
 #include <heddle/sampling/chain.hpp>
 #include <heddle/speculative/decode_batch.hpp>
 #include <heddle/speculative/draft/block_model.hpp>
+#include <heddle/speculative/draft/candidate_relay.hpp>
 #include <heddle/speculative/draft/causal_head.hpp>
 #include <heddle/speculative/draft/draft_heads.hpp>
 #include <heddle/speculative/draft/draft_nodes.hpp>
 #include <heddle/speculative/draft/law_rows.hpp>
 #include <heddle/speculative/draft/prompt_lookup.hpp>
 #include <heddle/speculative/draft/taps.hpp>
+#include <heddle/speculative/draft/transition_spine.hpp>
 #include <heddle/speculative/losses/throughput_policy.hpp>
 #include <heddle/speculative/verify/match.hpp>
 #include <heddle/speculative/verify/token_rejection.hpp>
@@ -27,6 +29,9 @@ struct block {
 };
 struct editing_block : block {
   heddle::block_prediction revise(std::span<const std::int32_t>, std::span<const std::int32_t>) { return {}; }
+};
+struct continued_block : block {
+  heddle::block_prediction predict_after(std::span<const std::int32_t>, std::span<const std::int32_t>, std::int32_t) { return {}; }
 };
 struct looped_target {
   std::int32_t loops() const { return 4; }
@@ -67,6 +72,17 @@ inline heddle::prompt_lookup drafter;
 namespace of_draft_block_sampler {
 inline block model;
 }
+namespace of_draft_candidate_relay {
+inline block model;
+inline heddle::relay_weights weights;
+inline heddle::candidate_attention_weights attention;
+}  // namespace of_draft_candidate_relay
+namespace of_draft_candidate_relay_loss {
+inline std::span<const double> keep, alternatives;
+inline heddle::slot_ranking pools;
+inline std::span<const std::int32_t> labels;
+inline std::span<double> d_keep, d_alternatives;
+}  // namespace of_draft_candidate_relay_loss
 namespace of_draft_causal_head {
 inline heddle::weight_matrix w1, w2;
 }
@@ -97,6 +113,14 @@ inline std::int64_t position = 0;
 inline std::span<const std::int32_t> tokens;
 inline std::span<const double> weights;
 }  // namespace of_draft_law_rows
+namespace of_draft_looped_block {
+inline continued_block model;
+}
+namespace of_draft_looped_block_loss {
+inline heddle::tensor_view<const float, 2> first, second;
+inline std::span<const std::int32_t> labels, prefixes;
+inline heddle::tensor_view<float, 2> d_first, d_second;
+}  // namespace of_draft_looped_block_loss
 namespace of_draft_pacer {
 extern heddle::decode_loop<target, heddle::prompt_lookup, heddle::verify::match, decltype(policy)> loop;
 }
@@ -114,6 +138,29 @@ namespace of_draft_taps {
 inline examples::block block;
 inline heddle::acceptance_weights theta;
 }  // namespace of_draft_taps
+namespace of_draft_transition_cache_fit {
+inline heddle::weight_matrix embedding;
+inline heddle::tensor_view<float, 2> cache;
+}  // namespace of_draft_transition_cache_fit
+namespace of_draft_transition_spine {
+struct layers_of_a_block {
+  heddle::tensor_view<float, 2> begin(std::span<const std::int32_t>, std::int32_t) { return {}; }
+  std::int64_t num_layers() const { return 0; }
+  void layer(std::int32_t) {}
+  heddle::block_prediction finish() { return {}; }
+};
+inline layers_of_a_block backbone;
+inline heddle::weight_matrix cache, w;
+inline std::span<const heddle::spine_layer_weights> layers;
+}  // namespace of_draft_transition_spine
+namespace of_draft_transition_spine_loss {
+inline heddle::tensor_view<const float, 2> cache;
+inline std::span<const heddle::tensor_view<const float, 2>> transitions;
+inline std::span<const std::int32_t> labels;
+inline std::span<const double> lambdas;
+inline heddle::tensor_view<float, 2> d_logits;
+inline std::span<const heddle::tensor_view<float, 2>> d_transitions;
+}  // namespace of_draft_transition_spine_loss
 namespace of_draft_tsubame {
 inline block model;
 }
