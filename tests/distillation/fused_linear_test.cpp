@@ -1,5 +1,6 @@
 // The fused linear form against logits that were written out.
 #include "distillation/fixture.hpp"
+#include "support/allocations.hpp"
 #include "support/errors.hpp"
 
 #include <heddle/core/thread_team.hpp>
@@ -8,28 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
-#include <malloc.h>
-#include <new>
-
-namespace {
-std::atomic<std::int64_t> held{0}, most_held{0};
-}
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  const auto unit = static_cast<std::size_t>(alignment);
-  void* const p = std::aligned_alloc(unit, (size + unit - 1) / unit * unit);
-  if (!p) std::abort();
-  const std::int64_t now = held += static_cast<std::int64_t>(malloc_usable_size(p));
-  for (std::int64_t most = most_held; now > most && !most_held.compare_exchange_weak(most, now);) {}
-  return p;
-}
-void operator delete(void* p, std::align_val_t) noexcept {
-  if (p) held -= static_cast<std::int64_t>(malloc_usable_size(p));
-  std::free(p);
-}
-void operator delete(void* p, std::size_t, std::align_val_t alignment) noexcept { operator delete(p, alignment); }
 
 namespace {
 
@@ -154,11 +134,9 @@ TEST(FusedLinear, NeverHoldsAllLogits) {
   const given_top_k teacher{tensor_view<const std::int32_t, 2>{ids.data(), extents{n, 1}}, tensor_view<const float, 2>{log_probs.data(), extents{n, 1}}, reverse_kl{}};
   logits<float> dh(n, d), dw(vocabulary, d);
   heddle::thread_team team(2);
-  most_held = held.load();
-  const std::int64_t before = held;
-  fused_linear_loss(h.view(), w.view(), teacher, dh.view(), dw.view(), {.executor = team});
-  EXPECT_LE(most_held - before, 33554432);
-  EXPECT_GT(most_held - before, 1 << 20);   // the count counts
+  const std::int64_t most = most_bytes_of([&] { fused_linear_loss(h.view(), w.view(), teacher, dh.view(), dw.view(), {.executor = team}); });
+  EXPECT_LE(most, 33554432);
+  EXPECT_GT(most, 1 << 20);   // the count counts
 }
 
 // A gradient that would be summed in fewer bits than it is computed in does not compile.
@@ -166,5 +144,13 @@ template <class D>
 concept sums_into = requires(tensor_view<const heddle::bfloat16, 2> h, tensor_view<const float, 2> y, D d) { fused_linear_loss(h, h, y, reverse_kl{}, d, d); };
 static_assert(sums_into<tensor_view<float, 2>> && sums_into<no_gradient_type>);
 static_assert(!sums_into<tensor_view<heddle::bfloat16, 2>>);
+
+TEST(FusedLinear, GradientsDoNotReplaceInputs) {
+  auto h = noise(3, 4, 1), w = noise(5, 4, 2);
+  const auto y = noise(3, 5, 3);
+  logits<float> dh(3, 4), dw(5, 4);
+  EXPECT_NE(message_of([&] { fused_linear_loss(h.view(), w.view(), y.view(), reverse_kl{}, h.view(), dw.view()); }).find("'d_hidden' lies where an input does"), std::string::npos);
+  EXPECT_NE(message_of([&] { fused_linear_loss(h.view(), w.view(), y.view(), reverse_kl{}, dh.view(), w.view()); }).find("'d_unembedding' lies where an input does"), std::string::npos);
+}
 
 }  // namespace

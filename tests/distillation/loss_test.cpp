@@ -1,27 +1,13 @@
 // What a call promises whatever the functional: reductions, masks, statuses, errors, invariance, element types, places of the gradient.
 #include "distillation/fixture.hpp"
+#include "support/allocations.hpp"
 #include "support/errors.hpp"
 
 #include <heddle/core/thread_team.hpp>
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
-#include <new>
-
-namespace {
-std::atomic<std::size_t> allocated{0}, allocations{0};
-}
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  allocated += size, ++allocations;
-  const auto unit = static_cast<std::size_t>(alignment);
-  if (void* p = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return p;
-  std::abort();
-}
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace {
 
@@ -219,9 +205,9 @@ TEST(Loss, MemoryIsAFewRowsPerWorker) {
   const auto z = noise(64, columns, 1), y = noise(64, columns, 2);
   logits<float> g(64, columns);
   const auto bytes = [&](std::int64_t rows, heddle::executor_ref executor) {
-    const std::size_t before = allocated;
+    const std::int64_t before = allocations.bytes;
     loss(z.view().slice(0, rows), y.view().slice(0, rows), reverse_kl{}, g.view().slice(0, rows), {.executor = executor});
-    return allocated - before;
+    return static_cast<std::size_t>(allocations.bytes - before);
   };
   const std::size_t one = bytes(8, {});
   EXPECT_LT(one, 3 * columns * sizeof(float) + (std::size_t{64} << 10));

@@ -7,29 +7,14 @@
 #include <heddle/speculative/verify/token_rejection.hpp>
 #include <heddle/speculative/verify/typical.hpp>
 
+#include "support/allocations.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
-#include <new>
 #include <random>
 #include <vector>
-
-namespace {
-std::size_t allocations = 0;
-void* counted(std::size_t size, std::size_t alignment) {
-  ++allocations;
-  if (void* p = std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)) return p;
-  throw std::bad_alloc();
-}
-}  // namespace
-[[gnu::noinline]] void* operator new(std::size_t size) { return counted(size ? size : 1, alignof(std::max_align_t)); }
-[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) { return counted(size ? size : 1, static_cast<std::size_t>(alignment)); }
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace {
 
@@ -85,13 +70,13 @@ TYPED_TEST(EveryRule, DoesNotAllocateAfterTheFirstCall) {
   for (unsigned seed = 0; seed < 8; ++seed) inputs.emplace_back(seed);
   verify_workspace memory(vocabulary);
   inputs[0].decide(with_seed<TypeParam>(0), memory);
-  const std::size_t before = allocations;
+  const std::int64_t before = allocations.count;
   int accepted = 0, rejected = 0;
   for (std::uint64_t seed = 1; seed < 200; ++seed) {
     const auto v = inputs[seed % 8].decide(with_seed<TypeParam>(seed), memory);
     accepted += v.accepted, rejected += v.accepted < drafts;
   }
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(allocations.count, before);
   EXPECT_TRUE(accepted > 0 && rejected > 0);
 
   // the batched call: three requests, one of them without drafts
@@ -113,9 +98,7 @@ TYPED_TEST(EveryRule, DoesNotAllocateAfterTheFirstCall) {
                  std::span<const sampling::chain<sampling::parameters>>(chains), tensor_view<std::int32_t, 2>{out.data(), extents{3, drafts + 1}}, tensor_view<std::int32_t, 1>{counts.data(), extents{3}}, {.positions = positions, .memory = memories});
   };
   batch();
-  const std::size_t batch_before = allocations;
-  batch();
-  EXPECT_EQ(allocations, batch_before);
+  EXPECT_EQ(allocations_of(batch), 0);
 }
 
 TYPED_TEST(EveryRule, NumbersAddUp) {

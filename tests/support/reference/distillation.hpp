@@ -1,6 +1,8 @@
 // Losses of one row in double, straight from their definitions: whole probability vectors, one sum after the other, the gradient by the chain rule
 // dL/dz_v = s_v (a_v - sum_u s_u a_u) / temperature with a_v = dL/ds_v.
 #pragma once
+#include "support/reference/softmax.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -14,15 +16,6 @@ namespace reference {
 
 using row = std::vector<double>;
 inline constexpr double infinite = std::numeric_limits<double>::infinity();
-
-inline row softmax(const row& z, double temperature) {
-  const double max = *std::max_element(z.begin(), z.end());
-  row p(z.size());
-  double sum = 0;
-  for (std::size_t v = 0; v < z.size(); ++v) sum += p[v] = std::exp((z[v] - max) / temperature);
-  for (double& x : p) x /= sum;
-  return p;
-}
 
 struct row_loss {
   double value = 0;
