@@ -193,4 +193,22 @@ TEST(Divergence, RefusesParametersOutOfRange) {
   EXPECT_THROW(evaluate(reverse_kl{.teacher_floor = -1}, {}, z, z), heddle::error);
 }
 
+TEST(Divergence, MassThatRoundsToZeroBesideImpossibleTokensIsNothing) {
+  logits<float> z(1, 3);
+  z.data = {0, -200, -INFINITY};
+  logits<double> deep(1, 2);
+  deep.data = {0, -800};
+  for (const double beta : {0.1, 0.5, 0.9}) {
+    const auto single = evaluate(generalized_jsd{.beta = beta}, {}, z, z);
+    const auto exact = evaluate(generalized_jsd{.beta = beta}, {}, deep, deep);
+    EXPECT_EQ(single.result.row_status[0], heddle::status::ok);
+    EXPECT_EQ(exact.result.row_status[0], heddle::status::ok);
+    EXPECT_NEAR(single.result.value, 0, 1e-7);
+    EXPECT_NEAR(exact.result.value, 0, 1e-15);
+    EXPECT_GE(single.result.value, 0);
+    for (const float g : single.gradient.data) EXPECT_NEAR(g, 0, 1e-7);
+    for (const double g : exact.gradient.data) EXPECT_NEAR(g, 0, 1e-15);
+  }
+}
+
 }  // namespace

@@ -174,4 +174,15 @@ TEST(PerRow, ErrorsNameTheArgument) {
   EXPECT_NE(message_of([&] { measure(everything{}, {}, narrow.view(), z.view(), z.view(), z.view()); }).find("'out': extent 1 is 2; expected 15"), std::string::npos);
 }
 
+TEST(PerRow, TheTemperatureOfTheStudentIsTheOneThatIsSquared) {
+  const auto z = noise(3, 20, 1), y = noise(3, 20, 2);
+  const double expected = loss(z.view(), y.view(), forward_kl{}, no_gradient, {.temperature = 2, .temperature_squared = true}).value;
+  EXPECT_EQ(loss(with_temperature(z.view(), 2), with_temperature(y.view(), 2), forward_kl{}, no_gradient, {.temperature_squared = true}).value, expected);
+  const auto rows = per_row(forward_kl{}, with_temperature(z.view(), 2), with_temperature(y.view(), 2));
+  EXPECT_EQ(reduce(rows, {.temperature_squared = true}).value, expected);
+  logits<float> g(3, 20);
+  const std::vector<double> upstream{1, NAN, 1};
+  EXPECT_NE(message_of([&] { rows.backward(upstream, g.view()); }).find("'upstream': entry 1 is NaN"), std::string::npos);
+}
+
 }  // namespace

@@ -141,4 +141,24 @@ template <class D>
 concept clips_entries = requires { entry_clip{D{}, 1.}; };
 static_assert(!clips_entries<reverse_kl> && !clips_entries<forward_kl>);
 
+TEST(SampledToken, NoLossWithoutMassOnEitherSide) {
+  logits<float> z(3, 2), y(3, 2);   // the student, the teacher, both have none on token 1
+  z.data = {0, -INFINITY, 0, 0, 0, -INFINITY}, y.data = {0, 0, 0, -INFINITY, 0, -INFINITY};
+  const std::vector<std::int32_t> tokens{1, 1, 1};
+  const auto expect_infinite = [&](const auto& functional) {
+    const auto out = evaluate(functional, {}, z, y);
+    EXPECT_EQ(out.result.value, INFINITY);
+    for (std::size_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(out.result.row_status[r], heddle::status::infinite_divergence) << r;
+      EXPECT_EQ(out.result.row_values[r], INFINITY) << r;
+    }
+    for (const float g : out.gradient.data) EXPECT_EQ(g, 0);
+  };
+  for (const estimator e : {estimator::k1, estimator::k2, estimator::k3}) expect_infinite(sampled_kl{.tokens = tokens, .estimator = e});
+  expect_infinite(policy_gradient_kl{.tokens = tokens});
+  const std::vector<double> old{-1, NAN, -1};
+  logits<float> g(3, 2);
+  EXPECT_NE(message_of([&] { loss(y.view(), z.view(), policy_gradient_kl{.tokens = tokens, .reuse = {old, 2.}}, g.view()); }).find("'old_log_probs': entry 1 is NaN"), std::string::npos);
+}
+
 }  // namespace

@@ -66,7 +66,11 @@ struct generalized_jsd {
   template <class Row, class S, class T>
   auto operator()(Row& row, S s, T t) const {
     const double b = beta;
-    const auto log_mixture = [=](auto v) { return detail::log_of_mass<decltype(v)::finite>(b * t(v).p + (1 - b) * s(v).p); };
+    const auto log_mixture = [=](auto v) {   // where both round to 0 the terms are 0, whatever stands here
+      const auto m = b * t(v).p + (1 - b) * s(v).p;
+      if constexpr (decltype(v)::finite) return detail::log_of_mass<true>(m);
+      else return select(m > 0, log(m), 0);
+    };
     double value, inner = 0;
     if (b == 0) value = row.kl(t, s);
     else if (b == 1) value = inner = row.kl(s, t);
@@ -76,6 +80,7 @@ struct generalized_jsd {
         return terms(weigh(t(v), t(v).log - log_m), weigh(s(v), s(v).log - log_m));
       });
       value = b * to_teacher + (1 - b) * to_student, inner = to_student;
+      if (value < 0) value = 0;
     }
     return outcome{value, gradient{choose(b == 0,                                     //
                                           [=](auto v) { return s(v).p - t(v).p; },

@@ -7,7 +7,7 @@
 //   loss_over(functional, grad, options, rows...)                     any number of named rows
 //   reduce(rows, options, grads...)                                   weights and reduction after per_row, when the weights come from the rows
 // L_i is computed from softmax(student / temperature) and softmax(teacher / teacher_temperature). grad is that of L with respect to the student's logits, the factor
-// 1 / temperature included; temperature_squared multiplies value and gradient by temperature^2 (off: nothing hidden).
+// 1 / temperature included; temperature_squared multiplies value and gradient by the student's temperature^2 (off: nothing hidden).
 // Value and gradient of a row are computed together while it is in cache: the logits come from memory once. grad may be the student's logits themselves.
 // D comes from mask and weights alone: a bad row (per_row.hpp) adds 0 (+infinity if that is its value) and stays in D. D = 0: value 0, gradient 0.
 // Errors, statuses, masks, determinism, accumulator: per_row.hpp. Weights are constants, >= 0; weights and entries of masked rows are not read.
@@ -137,7 +137,9 @@ loss_result fused_loss(const char* function, const F& functional, const Gradient
   for (int i = 1; i < k; ++i)
     if (inputs[i].source.temperature == 0) inputs[i].source.temperature = options.teacher_temperature;
   const row_call<T, F, k> call(function, functional, row_options_of(options), inputs);
-  const row_factors factors(function, options, call.rows());
+  loss_options of_student = options;
+  if (inputs[0].source.temperature > 0) of_student.temperature = inputs[0].source.temperature;
+  const row_factors factors(function, of_student, call.rows());
   row_sink sink{};
   if constexpr (G == 1) sink = sink_of(gradient), call.check_gradient(0, sink, view_of(gradient).extent(0), view_of(gradient).extent(1));
   loss_result result;
@@ -185,7 +187,7 @@ loss_result reduce(const row_losses<T, F, k>& rows, const loss_options& options,
   require(options.mask.empty() || options.mask.size() == n, "reduce: option 'mask' has ", options.mask.size(), " entries; expected none or one per row, ", n);
   for (std::size_t r = 0; r < n; ++r) mask[r] = !rows.masked(static_cast<std::int64_t>(r)) && (options.mask.empty() || options.mask.data()[r] != 0);
   loss_options own = options;
-  own.mask = {mask.data(), n}, own.temperature = rows.options().temperature;
+  own.mask = {mask.data(), n}, own.temperature = rows.temperature();
   const detail::row_factors factors("reduce", own, rows.size());
   loss_result result;
   result.row_values.assign(rows.values().begin(), rows.values().end());

@@ -16,9 +16,9 @@
 //   void check(const call_shape&) const                   throws what is wrong with the functional's own data, before anything is written
 //
 // Bad values: a row with NaN or +infinity, or with nothing above -infinity, gets that status, value 0 and gradient 0; a row whose value is +infinity gets
-// status infinite_divergence and gradient 0. on_bad_row = throw_error throws afterwards and names the row and column. Masked rows are never read: value
+// status infinite_divergence and gradient 0, as has one whose value is no number. on_bad_row = throw_error throws afterwards and names the row and column. Masked rows are never read: value
 // 0, status ok, gradient 0. Rows with upstream 0 are not read by backward.
-// Errors before anything is written: shapes, temperatures, mask, map, and what the functional checks.
+// Errors before anything is written: shapes, temperatures, mask, map, upstream of good rows that is not finite, and what the functional checks.
 // Determinism: a row's bits depend on the chunk and the row alone, not on the executor. Accumulator: see row.hpp.
 // Cost per row: O(V) per sum of the formula while the row is in cache, one more pass for the gradient; backward reads recorded scalars back instead of
 // summing again. Memory: per worker a few chunks; per row some twenty doubles for per_row. Allocates.
@@ -305,8 +305,8 @@ struct computes_in<selected_rows<Rows>> : computes_in<Rows> {};
 template <class... Rows>
 using number_of = std::conditional_t<(std::is_same_v<typename computes_in<Rows>::type, double> || ...), double, float>;
 
-/// The value of an outcome; what is not a number came from infinity - infinity.
-inline double defined(double value) { return value != value ? math::infinity : value; }
+/// The value of an outcome; -infinity and what is not a number came from infinities too.
+inline double defined(double value) { return value - value == 0 ? value : math::infinity; }
 
 /// One row of a call: value (and gradient, if G > 0 and upstream is not 0).
 template <int G, class Call>
@@ -354,6 +354,8 @@ class row_losses {
   std::span<const heddle::status> status() const { return {status_.data(), status_.size()}; }
   bool masked(std::int64_t r) const { return call_.masked(r); }
   const row_options& options() const { return call_.options(); }
+  /// Of the student.
+  double temperature() const { return call_.source(0).temperature > 0 ? call_.source(0).temperature : options().temperature; }
   std::int64_t rows_kept() const {
     std::int64_t kept = 0;
     for (std::int64_t r = 0; r < size(); ++r) kept += !masked(r) && status_[static_cast<std::size_t>(r)] == heddle::status::ok;
@@ -366,6 +368,9 @@ class row_losses {
     constexpr int G = sizeof...(Gradients);
     static_assert(G >= 1 && G <= k, "backward takes a gradient for the first, the first two, ... named rows");
     require(static_cast<std::int64_t>(upstream.size()) == size(), "backward: argument 'upstream' has ", upstream.size(), " entries; expected one per row, ", size());
+    for (std::int64_t r = 0; r < size(); ++r)
+      if (!masked(r) && status_[static_cast<std::size_t>(r)] == heddle::status::ok)
+        require(upstream.data()[r] - upstream.data()[r] == 0, "backward: argument 'upstream': entry ", r, " is ", upstream.data()[r], "; expected a finite number");
     detail::row_sink sinks[] = {detail::sink_of(gradients)...};
     int g = 0;
     (call_.check_gradient(g, sinks[g], view_of(gradients).extent(0), view_of(gradients).extent(1)), ..., ++g);

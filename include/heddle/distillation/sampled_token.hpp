@@ -29,12 +29,20 @@ namespace detail::inline HEDDLE_ISA {
 
 inline void check_reuse(const char* function, const off_policy& reuse, const call_shape& shape) {
   require(reuse.old_log_probs.empty() || static_cast<std::int64_t>(reuse.old_log_probs.size()) == shape.rows, function, ": option 'old_log_probs' has ", reuse.old_log_probs.size(), " entries; expected none or one per row, ", shape.rows);
+  if (!reuse.old_log_probs.empty())
+    for (std::int64_t r = 0; r < shape.rows; ++r)
+      if (!shape.masked(r)) require(reuse.old_log_probs.data()[r] < math::infinity, function, ": option 'old_log_probs': entry ", r, " is ", reuse.old_log_probs.data()[r], "; expected the logarithm of a probability");
   require(reuse.cap > 0, function, ": option 'cap' is ", reuse.cap, "; expected a positive number");
 }
 inline double reuse_factor(const off_policy& reuse, std::int64_t row, double log_prob) {
   if (reuse.old_log_probs.empty()) return 1;
   const double ratio = math::exp(log_prob - reuse.old_log_probs.data()[row]);
   return ratio < reuse.cap ? ratio : reuse.cap;
+}
+/// A sampled token without mass, or a ratio that is not finite, has no loss.
+template <class Row>
+void require_finite(Row& row, double x) {
+  if (!(x - x == 0)) row.reject(heddle::status::infinite_divergence);
 }
 /// c (s - e_x)
 template <class S>
@@ -64,6 +72,7 @@ struct sampled_kl {
   auto operator()(Row& row, S s, T t) const {
     const std::int64_t x = tokens.data()[row.index()];
     const double r = t.log_prob(x) - s.log_prob(x), capped = r < 20 ? r : 20, grown = math::exp(capped) - 1;
+    detail::require_finite(row, r);
     double value = -r, slope = -1;   // slope: d value / d r
     if (estimator == estimator::k2) value = 0.5 * r * r, slope = r;
     if (estimator == estimator::k3) value = grown - capped, slope = r < 20 ? grown : 0;
@@ -80,6 +89,7 @@ struct policy_gradient_kl {
   auto operator()(Row& row, S s, T t) const {
     const std::int64_t x = tokens.data()[row.index()];
     const double r = t.log_prob(x) - s.log_prob(x);
+    detail::require_finite(row, r);
     return detail::reuse_factor(reuse, row.index(), s.log_prob(x)) * outcome{-r * s.log_prob(x), detail::towards(s, x, r)};
   }
 };
@@ -98,6 +108,7 @@ struct policy_gradient {
   auto operator()(Row& row, S s) const {
     const std::int64_t x = tokens.data()[row.index()];
     const double a = advantages.data()[row.index()];
+    detail::require_finite(row, s.log_prob(x));
     return detail::reuse_factor(reuse, row.index(), s.log_prob(x)) * outcome{-a * s.log_prob(x), detail::towards(s, x, a)};
   }
 };
