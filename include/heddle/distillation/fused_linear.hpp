@@ -5,7 +5,7 @@
 //   fused_linear_loss(hidden, unembedding, functional, d_hidden, d_unembedding, options)      functionals of the student alone: nll, given_top_k (a teacher as
 //                                                                                              k log-probabilities and their tail), ...
 //   hidden [N, d], unembedding [V, d]: float, float16, bfloat16 or double; teacher: logits [N, V] as in loss(), or linear_rows{hidden, unembedding} of any width of its own
-//   d_hidden [N, d], d_unembedding [V, d]: overwritten; float (double if hidden or unembedding is), unit stride along d; no_gradient leaves one out (a frozen unembedding)
+//   d_hidden [N, d], d_unembedding [V, d]: overwritten; float (double if hidden or unembedding is), unit stride along d, apart from all inputs; no_gradient leaves one out (a frozen unembedding)
 // Options, reductions, statuses, masks: loss.hpp; weights are known beforehand. A row with a bad status, or masked, adds nothing to either gradient, whatever its hidden state holds.
 // Memory: a block of rows x V numbers, at most about 24 MiB together with the teacher's (one row at least), and per worker a few rows: never N x V.
 // Determinism: blocks depend on V alone; every element is a chain of fma in a fixed order, so threads and executors change no bit. Accumulator: float (double).
@@ -190,6 +190,11 @@ loss_result fused_linear(const F& functional, const row_source& hidden, const ro
   if constexpr (has_hidden) to_hidden = view_of(d_hidden), require_shape(function, "d_hidden", to_hidden, extents{n, d}), require(to_hidden.stride(1) == 1 || d == 1, function, ": argument 'd_hidden' has stride ", to_hidden.stride(1), " along its width; expected 1");
   if constexpr (has_unembedding) to_unembedding = view_of(d_unembedding), require_shape(function, "d_unembedding", to_unembedding, extents{vocabulary, d}), require(to_unembedding.stride(1) == 1 || d == 1, function, ": argument 'd_unembedding' has stride ", to_unembedding.stride(1), " along its width; expected 1");
 
+  for (const row_source* input : {&hidden, &unembedding, teacher_hidden, teacher_unembedding, static_cast<const row_source*>(&teacher.source)}) {   // read again after gradients of a block are written
+    if (!input || !input->data || n == 0) continue;
+    if constexpr (has_hidden) require(static_cast<const void*>(to_hidden.data()) != input->data, function, ": argument 'd_hidden' lies where an input does; expected a buffer of its own");
+    if constexpr (has_unembedding) require(static_cast<const void*>(to_unembedding.data()) != input->data, function, ": argument 'd_unembedding' lies where an input does; expected a buffer of its own");
+  }
   loss_result result;
   result.row_values.resize(static_cast<std::size_t>(n)), result.row_status.resize(static_cast<std::size_t>(n));
   linear_block<T> student(hidden, unembedding, block, options.executor);
