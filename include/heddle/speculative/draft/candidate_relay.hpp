@@ -232,37 +232,24 @@ class relay_selector {
   detail::joined input_;
 };
 
-inline void check_relay(const relay_options& options) {
-  require(options.num_slots >= 1, "candidate_relay: option 'num_slots' is ", options.num_slots, "; expected 1 or more");
-  require(options.candidates >= 1, "candidate_relay: option 'candidates' is ", options.candidates, "; expected 1 or more");
-}
-
-template <block_model Model, candidate_reader Reader, class Draw = keyed_draws>
-class candidate_relay {
+/// The pools of a block and what the selector says about them, slot after slot.
+template <block_model Model, candidate_reader Reader>
+class relayed_block {
  public:
-  candidate_relay(Model& model, const relay_weights& weights, Reader reader, const relay_options& options = {})
-    requires std::same_as<Draw, keyed_draws>
-      : candidate_relay(model, weights, std::move(reader), options, keyed_draws{options.seed, options.request}) {}
-  candidate_relay(Model& model, const relay_weights& weights, Reader reader, const relay_options& options, Draw draw) : model_(model), selector_(weights, std::move(reader)), options_(options), draw_(std::move(draw)) {
-    check_relay(options);
-    require(options.temperature >= 1e-6 && options.temperature <= 1e6, "candidate_relay: option 'temperature' is ", options.temperature, "; expected 1e-6 to 1e6 (0: greedy_candidate_relay)");
+  relayed_block(Model& model, const relay_weights& weights, Reader reader, const relay_options& options) : model_(model), selector_(weights, std::move(reader)), num_slots_(options.num_slots), candidates_(options.candidates) {
+    require(num_slots_ >= 1, "candidate_relay: option 'num_slots' is ", num_slots_, "; expected 1 or more");
+    require(candidates_ >= 1, "candidate_relay: option 'candidates' is ", candidates_, "; expected 1 or more");
   }
-  draft_tree<draft_law::independent> propose(std::span<const std::int32_t> context, std::int32_t budget) {
-    check_proposal("candidate_relay::propose", context, budget);
-    nodes_.start(context.back()), rows_.start();
-    const std::int32_t slots = std::min(budget, options_.num_slots);
-    if (slots) {
-      const block_prediction block = model_.predict(context, slots);
-      selector_.read(block, ranker_.rank(block.logits.slice(0, std::min<std::int64_t>(slots, block.logits.extent(0))), options_.candidates));
-      for (std::int32_t slot = 0; slot < selector_.pools().num_slots(); ++slot) {
-        relay_law(selector_.select(slot, nodes_.token(slot)), options_.temperature, q_);
-        const std::int32_t row = rows_.add(selector_.pools().tokens_of(slot), q_);
-        rows_.give(slot, row);
-        nodes_.add(slot, rows_.tokens(row)[draw_(static_cast<std::int64_t>(context.size()), static_cast<std::uint32_t>(slot), rows_.probabilities(row))]);
-      }
-    }
-    return {nodes_.tokens(), nodes_.parents(), rows_.laws(nodes_.size())};
+  /// Slots of a new block.
+  std::int32_t begin(std::span<const std::int32_t> context, std::int32_t budget) {
+    const std::int32_t wanted = std::min(budget, num_slots_);
+    if (wanted == 0) return 0;
+    const block_prediction block = model_.predict(context, wanted);
+    selector_.read(block, ranker_.rank(block.logits.slice(0, std::min<std::int64_t>(wanted, block.logits.extent(0))), candidates_));
+    return selector_.pools().num_slots();
   }
+  relay_scores select(std::int32_t slot, std::int32_t previous) { return selector_.select(slot, previous); }
+  std::span<const std::int32_t> pool(std::int32_t slot) const { return selector_.pools().tokens_of(slot); }
   void keep(std::span<const std::int32_t> path) {
     if constexpr (requires { model_.keep(path); }) model_.keep(path);
   }
@@ -270,9 +257,37 @@ class candidate_relay {
  private:
   Model& model_;
   relay_selector<Reader> selector_;
-  relay_options options_;
-  Draw draw_;
+  std::int32_t num_slots_, candidates_;
   slot_ranker ranker_;
+};
+
+template <block_model Model, candidate_reader Reader, class Draw = keyed_draws>
+class candidate_relay {
+ public:
+  candidate_relay(Model& model, const relay_weights& weights, Reader reader, const relay_options& options = {})
+    requires std::same_as<Draw, keyed_draws>
+      : candidate_relay(model, weights, std::move(reader), options, keyed_draws{options.seed, options.request}) {}
+  candidate_relay(Model& model, const relay_weights& weights, Reader reader, const relay_options& options, Draw draw) : block_(model, weights, std::move(reader), options), temperature_(options.temperature), draw_(std::move(draw)) {
+    require(temperature_ >= 1e-6 && temperature_ <= 1e6, "candidate_relay: option 'temperature' is ", temperature_, "; expected 1e-6 to 1e6 (0: greedy_candidate_relay)");
+  }
+  draft_tree<draft_law::independent> propose(std::span<const std::int32_t> context, std::int32_t budget) {
+    check_proposal("candidate_relay::propose", context, budget);
+    nodes_.start(context.back()), rows_.start();
+    const std::int32_t slots = block_.begin(context, budget);
+    for (std::int32_t slot = 0; slot < slots; ++slot) {
+      relay_law(block_.select(slot, nodes_.token(slot)), temperature_, q_);
+      const std::int32_t row = rows_.add(block_.pool(slot), q_);
+      rows_.give(slot, row);
+      nodes_.add(slot, rows_.tokens(row)[draw_(static_cast<std::int64_t>(context.size()), static_cast<std::uint32_t>(slot), rows_.probabilities(row))]);
+    }
+    return {nodes_.tokens(), nodes_.parents(), rows_.laws(nodes_.size())};
+  }
+  void keep(std::span<const std::int32_t> path) { block_.keep(path); }
+
+ private:
+  relayed_block<Model, Reader> block_;
+  double temperature_;
+  Draw draw_;
   draft_nodes nodes_;
   law_rows rows_;
   aligned_vector<double> q_;
@@ -284,32 +299,23 @@ candidate_relay(Model&, const relay_weights&, Reader, const relay_options&) -> c
 template <block_model Model, candidate_reader Reader>
 class greedy_candidate_relay {
  public:
-  greedy_candidate_relay(Model& model, const relay_weights& weights, Reader reader, const relay_options& options = {}) : model_(model), selector_(weights, std::move(reader)), options_(options) { check_relay(options); }
+  greedy_candidate_relay(Model& model, const relay_weights& weights, Reader reader, const relay_options& options = {}) : block_(model, weights, std::move(reader), options) {}
   draft_tree<draft_law::deterministic> propose(std::span<const std::int32_t> context, std::int32_t budget) {
     check_proposal("greedy_candidate_relay::propose", context, budget);
     nodes_.start(context.back());
-    const std::int32_t slots = std::min(budget, options_.num_slots);
-    if (slots) {
-      const block_prediction block = model_.predict(context, slots);
-      selector_.read(block, ranker_.rank(block.logits.slice(0, std::min<std::int64_t>(slots, block.logits.extent(0))), options_.candidates));
-      for (std::int32_t slot = 0; slot < selector_.pools().num_slots(); ++slot) {
-        const relay_scores scores = selector_.select(slot, nodes_.token(slot));
-        const auto all = scores.alternatives;
-        const std::size_t best = scores.keep >= 0. || all.size() == 1 ? 0 : static_cast<std::size_t>(std::max_element(all.begin() + 1, all.end()) - all.begin());
-        nodes_.add(slot, selector_.pools().tokens_of(slot)[best]);
-      }
+    const std::int32_t slots = block_.begin(context, budget);
+    for (std::int32_t slot = 0; slot < slots; ++slot) {
+      const relay_scores scores = block_.select(slot, nodes_.token(slot));
+      const auto all = scores.alternatives;
+      const std::size_t best = scores.keep >= 0. || all.size() == 1 ? 0 : static_cast<std::size_t>(std::max_element(all.begin() + 1, all.end()) - all.begin());
+      nodes_.add(slot, block_.pool(slot)[best]);
     }
     return nodes_.tree<draft_law::deterministic>();
   }
-  void keep(std::span<const std::int32_t> path) {
-    if constexpr (requires { model_.keep(path); }) model_.keep(path);
-  }
+  void keep(std::span<const std::int32_t> path) { block_.keep(path); }
 
  private:
-  Model& model_;
-  relay_selector<Reader> selector_;
-  relay_options options_;
-  slot_ranker ranker_;
+  relayed_block<Model, Reader> block_;
   draft_nodes nodes_;
 };
 
