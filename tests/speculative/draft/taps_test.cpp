@@ -246,6 +246,9 @@ TEST(Taps, BadInput) {
   EXPECT_THROW(acceptance_weights(1, nan), error);
   const acceptance_weights one(1, theta);
   EXPECT_THROW(tree.build(7, slots, 9, path_acceptance(one)), error);   // two slots
+  const std::vector<double> two(2 * acceptance_features);
+  const acceptance_weights enough(2, two);
+  EXPECT_NE(message_of([&] { tree.build(7, slot_ranker{}.rank(logits.view(), 3), 9, path_acceptance(enough)); }).find("entropies"), std::string::npos);
   fixed_block block{logits};
   EXPECT_THROW((taps_drafter{block, one, {.num_slots = 2}}), error);
   std::vector<acceptance_event> events(1);

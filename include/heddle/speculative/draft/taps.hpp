@@ -87,6 +87,7 @@ class path_acceptance {
   /// Before a tree over these slots: what does not depend on the token before.
   void begin(const slot_ranking& slots) {
     require(slots.num_slots() <= weights_.num_slots(), "taps: the weights are for ", weights_.num_slots(), " slots; the block has ", slots.num_slots());
+    require(slots.entropies.size() == slots.counts.size(), "taps: argument 'slots' has ", slots.entropies.size(), " entropies for ", slots.num_slots(), " slots; rank with entropies");
     width_ = static_cast<std::size_t>(slots.width);
     scores_.resize(static_cast<std::size_t>(slots.num_slots()) * width_), alone_.resize(scores_.size());
     for (std::int32_t slot = 0; slot < slots.num_slots(); ++slot)
