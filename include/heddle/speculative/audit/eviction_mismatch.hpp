@@ -25,6 +25,7 @@
 #include <heddle/core/error.hpp>
 #include <heddle/core/math.hpp>
 #include <heddle/core/random.hpp>
+#include <heddle/sampling/detail/pick.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -74,17 +75,7 @@ struct keyed_coupling {
     return uniform(k);
   }
   bool chance(std::int64_t t, std::int64_t stream, std::uint32_t role, double probability) const { return number(t, stream, role) < probability; }
-  std::size_t pick(std::int64_t t, std::int64_t stream, std::uint32_t role, std::span<const double> weights) const {
-    double sum = 0, cumulative = 0;
-    for (const double w : weights) sum += w;
-    const double target = number(t, stream, role) * sum;
-    std::size_t last = 0;
-    for (std::size_t v = 0; v < weights.size(); ++v) {
-      if (weights[v] > 0.) last = v;
-      if ((cumulative += weights[v]) > target) return v;
-    }
-    return last;
-  }
+  std::size_t pick(std::int64_t t, std::int64_t stream, std::uint32_t role, std::span<const double> weights) const { return sampling::detail::pick(number(t, stream, role), weights); }
 };
 enum role : std::uint32_t { role_agree, role_common, role_full, role_evicted, role_branch };
 

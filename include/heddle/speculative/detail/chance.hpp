@@ -7,6 +7,7 @@
 //   plain   the plain sampler's token
 #pragma once
 #include <heddle/core/random.hpp>
+#include <heddle/sampling/detail/pick.hpp>
 #include <heddle/sampling/row.hpp>
 
 #include <cstddef>
@@ -26,17 +27,8 @@ struct keyed_chance {
       if (u < (cumulative += probabilities[i])) return i;
     return probabilities.size();
   }
-  /// The first index at which the cumulative weight exceeds u * sum; the last one with a weight if rounding leaves none.
   std::size_t pick(std::int64_t position, std::span<const double> weights, heddle::purpose purpose = purpose::residual) const {
-    double sum = 0, cumulative = 0;
-    for (const double w : weights) sum += w;
-    const double target = number(position, purpose, 0) * sum;
-    std::size_t last = 0;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      if (weights[i] > 0.) last = i;
-      if ((cumulative += weights[i]) > target) return i;
-    }
-    return last;
+    return sampling::detail::pick(number(position, purpose, 0), weights);
   }
   template <class Row, class Chain>
   sampling::drawn plain(std::int64_t position, const Row& row, const Chain& policy, const sampling::history& before, sampling::row_workspace& memory, sampling::draw how = sampling::draw::gumbel) const {
