@@ -4,6 +4,7 @@
 #include <heddle/attention/sources.hpp>
 #include <heddle/core/thread_team.hpp>
 
+#include "support/errors.hpp"
 #include "support/reference/attention.hpp"
 
 #include <gtest/gtest.h>
@@ -103,15 +104,6 @@ double dot(const values<Q>& q, std::int64_t r, std::int64_t h, const values<K>& 
   return z / std::sqrt(static_cast<double>(q.dim));
 }
 
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const heddle::error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 #define EXPECT_ERROR(call, part) EXPECT_NE(message_of([&] { call; }).find(part), std::string::npos) << message_of([&] { call; })
 
 }  // namespace attention_test

@@ -1,5 +1,6 @@
 // The shapes, the two identities that justify them by enumeration of the vocabulary, and what they do to a toy student.
 #include "distillation/system_laws.hpp"
+#include "support/reference/softmax.hpp"
 #include "support/errors.hpp"
 
 #include <heddle/core/random.hpp>
@@ -128,18 +129,11 @@ TEST(BoundedAdvantage, EdgesAndErrors) {
 TEST(BoundedAdvantage, LateTrainingIsSteadier) {
   constexpr std::size_t width = 12, contexts = 4;
   constexpr int seeds = 12, steps = 4000, late = 1000;
-  const auto softmax = [](const std::vector<double>& z) {
-    std::vector<double> p;
-    double sum = 0;
-    for (double x : z) p.push_back(std::exp(x)), sum += p.back();
-    for (double& x : p) x /= sum;
-    return p;
-  };
   std::vector<std::vector<double>> teachers;
   for (std::size_t c = 0; c < contexts; ++c) {
     std::vector<double> y;
     for (std::size_t v = 0; v < width; ++v) y.push_back(v % contexts == c ? -9 : 0.2 * static_cast<double>(v));
-    teachers.push_back(softmax(y));
+    teachers.push_back(reference::softmax(y));
   }
   struct arm {
     double mean, spread;
@@ -149,7 +143,7 @@ TEST(BoundedAdvantage, LateTrainingIsSteadier) {
     for (std::uint32_t seed = 0; seed < seeds; ++seed) {
       std::vector<double> z(width, 0.);
       for (std::uint32_t step = 0; step < steps; ++step) {
-        const auto s = softmax(z);
+        const auto s = reference::softmax(z);
         const auto& t = teachers[step % contexts];
         std::size_t x = 0;
         for (double u = uniform({.seed = seed, .position = step}); x + 1 < width && (u -= s[x]) > 0;) ++x;

@@ -2,6 +2,7 @@
 #include <heddle/distillation/trajectory_refinement.hpp>
 
 #include "support/errors.hpp"
+#include "support/reference/softmax.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,21 +14,13 @@ namespace {
 
 using namespace heddle;
 using namespace heddle::distillation;
+using reference::softmax;
 using ids = std::vector<std::int32_t>;
 using logits = std::vector<float>;
 using row = tensor_view<const float, 1>;
 constexpr float none = -std::numeric_limits<float>::infinity();
 
 row view(const logits& z) { return {z.data(), extents{static_cast<std::int64_t>(z.size())}}; }
-
-std::vector<double> softmax(const logits& z, double temperature) {
-  std::vector<double> p;
-  double max = static_cast<double>(none), sum = 0;
-  for (const float x : z) max = std::max(max, static_cast<double>(x));
-  for (const float x : z) p.push_back(std::exp((static_cast<double>(x) - max) / temperature)), sum += p.back();
-  for (double& x : p) x /= sum;
-  return p;
-}
 
 std::vector<double> defined_law(const logits& student, const logits& teacher, const refinement_options& o) {
   const auto s = softmax(student, o.student_temperature);

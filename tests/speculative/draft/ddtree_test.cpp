@@ -3,13 +3,13 @@
 
 #include "speculative/draft/toy_block.hpp"
 #include "support/errors.hpp"
+#include "support/reference/softmax.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <random>
 #include <vector>
 
@@ -24,14 +24,6 @@ rows random_logits(std::mt19937& random, std::size_t slots, std::size_t vocabula
   for (auto& row : u)
     for (float& z : row) z = normal(random);
   return u;
-}
-std::vector<double> softmax(const std::vector<float>& z, double temperature = 1) {
-  const double max = *std::max_element(z.begin(), z.end());
-  std::vector<double> p;
-  for (const float x : z) p.push_back(std::exp((x - max) / temperature));
-  const double sum = std::accumulate(p.begin(), p.end(), 0.);
-  for (double& x : p) x /= sum;
-  return p;
 }
 
 TEST(SlotRanking, IsTheSortedSoftmaxOfEachRow) {
@@ -59,7 +51,7 @@ TEST(SlotRanking, IsTheSortedSoftmaxOfEachRow) {
       std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return row[static_cast<std::size_t>(a)] > row[static_cast<std::size_t>(b)]; });
       order.resize(std::min<std::size_t>(order.size(), static_cast<std::size_t>(width)));
       ASSERT_EQ(ids(best.tokens_of(slot).begin(), best.tokens_of(slot).end()), order);
-      const auto p = softmax(row, temperature);
+      const auto p = reference::softmax(row, temperature);
       double entropy = 0;
       for (const double x : p) entropy -= x > 0 ? x * std::log(x) : 0;
       for (std::size_t i = 0; i < order.size(); ++i) ASSERT_NEAR(best.log_probs_of(slot)[i], std::log(p[static_cast<std::size_t>(order[i])]), 8e-5);

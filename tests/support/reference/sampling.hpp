@@ -1,5 +1,7 @@
 #pragma once
 // The samplers as their definitions read, in double with std::exp and std::sort: O(V log V) and slow.
+#include "support/reference/softmax.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -19,15 +21,6 @@ struct sampling_law {
   std::vector<double> probabilities;     // renormalised on the kept set
   double margin = 1;                     // how far the nearest decision about mass was from the boundary, as a share of the whole
 };
-
-inline std::vector<double> softmax(const std::vector<float>& z, double temperature) {
-  const double max = *std::max_element(z.begin(), z.end());
-  std::vector<double> p(z.size());
-  double sum = 0;
-  for (std::size_t v = 0; v < z.size(); ++v) sum += p[v] = std::exp((z[v] - max) / temperature);
-  for (double& x : p) x /= sum;
-  return p;
-}
 
 // keep v iff sum over { u : key_u < key_v } of p_u < limit
 inline std::vector<char> keep_by_mass(const std::vector<double>& key, const std::vector<double>& p, double limit, double& margin) {
