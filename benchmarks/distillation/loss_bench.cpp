@@ -7,34 +7,14 @@
 // loss/fused_linear/reverse_kl/n1024/d576/v49152/t2
 //     vs_product      rate of the 6 N V d flops over that of linear::multiply in f32 on the same shapes, in turn
 //     extra_bytes     most memory held by the call beyond its arguments and results, by counted allocations
+#include "support/allocations.hpp"
 #include "support/roof.hpp"
 
 #include <heddle/distillation/fused_linear.hpp>
 #include <heddle/distillation/support.hpp>
 #include <heddle/linear/multiply.hpp>
 
-#include <atomic>
-#include <cstdlib>
-#include <malloc.h>
-#include <new>
 #include <string>
-
-namespace {
-std::atomic<std::int64_t> held{0}, most_held{0};
-}
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  const auto unit = static_cast<std::size_t>(alignment);
-  void* const p = std::aligned_alloc(unit, (size + unit - 1) / unit * unit);
-  if (!p) std::abort();
-  const std::int64_t now = held += static_cast<std::int64_t>(malloc_usable_size(p));
-  for (std::int64_t most = most_held; now > most && !most_held.compare_exchange_weak(most, now);) {}
-  return p;
-}
-void operator delete(void* p, std::align_val_t) noexcept {
-  if (p) held -= static_cast<std::int64_t>(malloc_usable_size(p));
-  std::free(p);
-}
-void operator delete(void* p, std::size_t, std::align_val_t alignment) noexcept { operator delete(p, alignment); }
 
 namespace {
 
@@ -116,10 +96,7 @@ void fused(benchmark::State& state) {
   for (float& x : unembedding.data) x *= 0.05f;
   matrix_of<bfloat16> teacher(n, vocabulary, 5);
   const auto ours = [&] { benchmark::DoNotOptimize(loss_room::fused_linear_loss(hidden.view(), unembedding.view(), teacher.view(), loss_room::reverse_kl{}, d_hidden.view(), d_unembedding.view(), {.executor = team}).value); };
-  most_held = held.load();
-  const std::int64_t before = held;
-  ours();
-  state.counters["extra_bytes"] = static_cast<double>(most_held - before);
+  state.counters["extra_bytes"] = static_cast<double>(most_bytes_of(ours));
 
   constexpr std::int64_t product_rows = 256;
   const linear::packed_matrix packed = linear::pack(unembedding.view(), linear::format::f32);

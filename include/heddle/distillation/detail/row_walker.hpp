@@ -1,5 +1,6 @@
-// The engine of one row. Included by row.hpp only; see there.
+// The engine of one row: the end of row.hpp, which describes it.
 #pragma once
+#include <heddle/distillation/row.hpp>
 
 namespace heddle::distillation::inline HEDDLE_ISA {
 
