@@ -52,7 +52,7 @@ struct looped {
     for (unsigned k = 0; k < width; ++k) {
       float mixed = 0, weight = 1;
       for (std::size_t i = before.size(), n = 0; i-- > 0 && n < 3; ++n, weight *= 0.5f) mixed += weight * before[i][(k + n + 1) % width];
-      next[k] = h[k] + (r == 1 ? 1.f : change) * (memory * mixed + 0.5f * hash(static_cast<unsigned>(r) + 77, k));
+      next[k] = h[k] + (r == 1 ? 1.f : change) * (memory * 2.f * mixed / (1.f + std::abs(mixed)) + 0.5f * hash(static_cast<unsigned>(r) + 77, k));
     }
     return next;
   }
