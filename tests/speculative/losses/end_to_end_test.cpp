@@ -1,7 +1,7 @@
 #include <heddle/speculative/losses/end_to_end.hpp>
 
-#include "distillation/gradient_laws.hpp"
 #include "speculative/enumerate.hpp"
+#include "speculative/losses/block_rows.hpp"
 #include "support/errors.hpp"
 
 #include <gtest/gtest.h>
@@ -14,12 +14,8 @@ namespace {
 using namespace heddle;
 using numbers = std::vector<double>;
 using test::array;
+using test::random_logits;
 
-array<double> random_logits(std::int64_t rows, std::int64_t columns, std::uint64_t seed) {
-  array<double> z(rows, columns);
-  for (std::size_t i = 0; i < z.values.size(); ++i) z.values[i] = 4 * uniform({.seed = seed, .index = static_cast<std::uint32_t>(i)}) - 2;
-  return z;
-}
 double objective(const numbers& a) {   // sum of products, as it is written
   double sum = 0;
   for (std::size_t k = 0; k < a.size(); ++k) {
