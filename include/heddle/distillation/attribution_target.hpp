@@ -36,7 +36,7 @@ struct attribution_target {
     require(bound > 0, "attribution_target: option 'bound' is ", bound, "; expected a positive number");
     require(top_k >= 0, "attribution_target: option 'top_k' is ", top_k, "; expected 0 (uniform weights) or more");
   }
-  std::int64_t selected_columns() const { return 4 * top_k; }
+  std::int64_t selected_columns() const { return detail::four_times(top_k); }
 
   struct moments {
     double mean_u = 0, mean_delta = 0, uu = 0, u_delta = 0, delta_delta = 0, alpha = 0, support = 0;

@@ -37,7 +37,7 @@ inline bucket bucket_of(const total_variation&, mass s, mass t) {
 inline bucket bucket_of(const generalized_jsd& d, mass s, mass t) {
   if (d.beta == 0) return bucket_of(forward_kl{}, s, t);
   if (d.beta == 1) return bucket_of(reverse_kl{}, s, t);
-  const double b = d.beta, log_m = math::log(b * t.p.value + (1 - b) * s.p.value);
+  const double b = d.beta, m = b * t.p.value + (1 - b) * s.p.value, log_m = m > 0 ? math::log(m) : 0;
   return {b * product_with(t, t.log - log_m) + (1 - b) * product_with(s, s.log - log_m), s.p.value > 0 ? (1 - b) * (s.log.value - log_m) : 0};
 }
 template <class D>
@@ -96,7 +96,7 @@ struct top_k_tail {
   support from = support::teacher;
   Divergence divergence{};
 
-  std::int64_t selected_columns() const { return 4 * k; }
+  std::int64_t selected_columns() const { return detail::four_times(k); }
   void check(const call_shape& shape) const {
     detail::check_support("top_k_tail", k);
     if constexpr (requires { divergence.check(shape); }) divergence.check(shape);
@@ -117,7 +117,7 @@ struct renormalised {
   support from = support::student;
   Divergence divergence{};
 
-  std::int64_t selected_columns() const { return 4 * k; }
+  std::int64_t selected_columns() const { return detail::four_times(k); }
   void check(const call_shape& shape) const {
     detail::check_support("renormalised", k);
     if constexpr (requires { divergence.check(shape); }) divergence.check(shape);

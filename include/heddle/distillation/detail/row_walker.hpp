@@ -299,13 +299,13 @@ class row_walker {
     double max = -math::infinity, sum = 0;
   };
   struct range {
-    number max, doubt;   // doubt: 0 if all are finite
+    number max, squares;   // squares: finite only if all logits are, and small enough that no formula multiplies a rounded mass by more
   };
   [[gnu::always_inline]] inline static range range_of(const T* z, std::int64_t n) {
     range r{-math::infinity, 0};
     for (std::int64_t c = 0; c < n; c += lanes) {
       const number x = detail::load(z + c);
-      r.max = max(x, r.max), r.doubt = fma(x, 0, r.doubt);
+      r.max = max(x, r.max), r.squares = fma(x, x, r.squares);
     }
     return r;
   }
@@ -350,7 +350,8 @@ class row_walker {
         z[i] = detail::stage<T>(rows_[i].source, rows_[i].data, first, n, memory_.staged[i]);
         const range r = range_of(z[i], n);
         const double most = detail::lane_max(r.max);
-        if (detail::lane_sum(detail::first_lanes(r.doubt, n, number(0))) != 0) finite = false;   // NaN is not 0
+        const double squares = detail::lane_sum(detail::first_lanes(r.squares, n, number(0)));
+        if (squares - squares != 0) finite = false;
         growth[i] = sums[i].max == -math::infinity ? 0 : most > sums[i].max ? (most - sums[i].max) * rows_[i].inverse_temperature : 0;
         if (most > sums[i].max) sums[i].max = most;
         if (i < walked) memory_.factors[i][chunk] = sums[i].max;

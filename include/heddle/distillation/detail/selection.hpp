@@ -6,6 +6,12 @@
 
 namespace heddle::distillation::detail::inline HEDDLE_ISA {
 
+/// 4 k columns, also for a k that stands for all of them.
+inline std::int64_t four_times(std::int64_t k) {
+  constexpr std::int64_t most = 0x7fffffff;
+  return 4 * (k < most ? k : most);
+}
+
 template <class Above, class Swap>
 void sift_down(std::int64_t n, Above above, Swap swap) {
   for (std::int64_t i = 0;;) {
