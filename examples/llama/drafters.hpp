@@ -6,7 +6,8 @@
 //   auto             lookup or suffix, whichever promises more at the moment (heddle::best_of)
 //   tree:suffix      a tree of what followed the latest tokens, by how often it did (heddle::suffix_tree_drafter)
 //   self:LAYERS      the first LAYERS layers of the model itself, then its last norm and unembedding
-//   tree:self:LAYERS the same as a tree of the most probable continuations (heddle::eagle_drafter)
+//   heads:FILE       heads trained by distill_drafter on the model's last hidden state (heddle::draft_heads)
+//   tree:self:LAYERS, tree:heads:FILE    the same as a tree of the most probable continuations (heddle::eagle_drafter)
 //
 // The lower layers read the model's own cache: its rows are theirs. Drafted rows are computed anew for every drafted token and never stay.
 #pragma once
@@ -22,13 +23,17 @@
 #include <heddle/speculative/draft/suffix_drafter.hpp>
 #include <heddle/speculative/draft/suffix_tree.hpp>
 
+#include <algorithm>
 #include <charconv>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "head_drafter.hpp"
 #include "model.hpp"
 
 namespace llama {
@@ -102,6 +107,7 @@ class early_exit {
   tensor_view<const float, 2> expand(const heddle::token_tree& tree, std::span<const std::int32_t> frontier) {
     return net_.score_with(layers_, tree, frontier, sequence_);
   }
+  std::int32_t depth() const { return std::numeric_limits<std::int32_t>::max(); }  // tokens it can draft
 
  private:
   model& net_;
@@ -109,17 +115,18 @@ class early_exit {
   int sequence_;
 };
 
-// A chain of tokens from the lower layers under the request's own sampling chain: deterministic, with the noise the target will have at that
+// A chain of tokens from a head (early_exit, head_drafter) under the request's own sampling chain: deterministic, with the noise the target will have at that
 // position (so that both choose alike more often: right for match and greedy), or independent draws, whose laws go with them.
-template <draft_law Law>
-class self_drafter {
+template <draft_law Law, class Head>
+class chain_drafter {
  public:
-  self_drafter(model& net, std::size_t layers, int sequence, const chain& policy, heddle::random_key key)
-      : head_(net, layers, sequence), policy_(policy), key_(key), memory_(static_cast<std::int64_t>(net.config().vocab_size)) {}
+  chain_drafter(Head head, std::size_t vocabulary_size, const chain& policy, heddle::random_key key)
+      : head_(std::move(head)), policy_(policy), key_(key), memory_(static_cast<std::int64_t>(vocabulary_size)) {}
 
   heddle::draft_tree<Law> propose(std::span<const token> context, std::int32_t budget) {
     nodes_.start(context.back());
     row_of_.clear(), indptr_.assign(1, 0), tokens_.clear(), probabilities_.clear();
+    budget = std::min(budget, head_.depth());
     for (std::int32_t node = 0; node < budget; ++node) {
       const auto row = head_.expand(nodes_.shape(), std::span(&node, 1))[0];
       nodes_.add(node, draw(row, context, nodes_.tokens().subspan(1)));
@@ -139,6 +146,7 @@ class self_drafter {
     if constexpr (!is_sampled(Law)) return heddle::sampling::sample_row(row, policy_, before, key, memory_).token;
     key.purpose = heddle::purpose::draft;
     const auto law = heddle::sampling::law_of(row, policy_, before, key, memory_);
+    key.position = static_cast<std::uint32_t>(context.size()), key.index = static_cast<std::uint32_t>(path.size());   // no number serves two rounds
     const double target = heddle::uniform(key) * static_cast<double>(law.total);
     double below = 0;
     std::size_t drawn = law.tokens.size() - 1;
@@ -151,7 +159,7 @@ class self_drafter {
     return law.tokens[drawn];
   }
 
-  early_exit head_;
+  Head head_;
   chain policy_;
   heddle::random_key key_;
   heddle::sampling::row_workspace memory_;
@@ -161,14 +169,21 @@ class self_drafter {
   std::vector<float> probabilities_;
 };
 
-class self_tree {
+template <class Head>
+class tree_drafter {
  public:
-  self_tree(model& net, std::size_t layers, int sequence) : head_(net, layers, sequence) {}
-  auto propose(std::span<const token> context, std::int32_t budget) { return drafter_.propose(context, budget); }
+  explicit tree_drafter(Head head) : head_(std::move(head)) {}
+  tree_drafter(const tree_drafter&) = delete;
+  tree_drafter& operator=(const tree_drafter&) = delete;
+  auto propose(std::span<const token> context, std::int32_t budget) {
+    const std::int32_t depth = std::min(head_.depth(), 4);
+    drafter_.emplace(head_, heddle::eagle_options{.width = 4, .depth = std::max(depth, 1)});
+    return drafter_->propose(context, depth == 0 ? 0 : budget);
+  }
 
  private:
-  early_exit head_;
-  heddle::eagle_drafter<early_exit> drafter_{head_, {.width = 4, .depth = 4}};
+  Head head_;
+  std::optional<heddle::eagle_drafter<Head>> drafter_;
 };
 
 // What a drafter is made for.
@@ -198,23 +213,35 @@ inline bool take(std::string_view& text, std::string_view prefix) {
 }  // namespace detail
 
 // Whether a drafter of this name can hand over the laws it drew from.
-inline bool draws_drafts(std::string_view name) { return name.starts_with("self:"); }
+inline bool draws_drafts(std::string_view name) { return name.starts_with("self:") || name.starts_with("heads:"); }
+// Whether a drafter of this name reads the hidden state of the last token in the cache.
+inline bool reads_hidden(std::string_view name) { return name.starts_with("heads:") || name.starts_with("tree:heads:"); }
+// Takes in all of a prompt but its last token; with the hidden state of what is in the cache then, if a drafter reads it.
+inline void prefill(model& net, std::span<const token> tokens, int sequence, bool with_hidden) {
+  const std::size_t apart = with_hidden && !tokens.empty() ? 1 : 0;
+  net.prefill(tokens.first(tokens.size() - apart), sequence);
+  row_buffer hidden;
+  if (apart) net.prefill(tokens.last(1), hidden.resize(1, static_cast<std::int64_t>(net.config().hidden_size)), sequence);
+}
 
 template <draft_law Law>
 std::unique_ptr<any_drafter<Law>> make_drafter(std::string_view name, const draft_request& request) {
   model& net = request.net;
   const std::string given(name);
   if (detail::take(name, "self:"))
-    return std::make_unique<drafter_of<Law, self_drafter<Law>>>(net, detail::layers_of(name, net), request.sequence, request.policy, request.key);
+    return std::make_unique<drafter_of<Law, chain_drafter<Law, early_exit>>>(early_exit(net, detail::layers_of(name, net), request.sequence), net.config().vocab_size, request.policy, request.key);
+  if (detail::take(name, "heads:"))
+    return std::make_unique<drafter_of<Law, chain_drafter<Law, head_drafter>>>(head_drafter(net, std::string(name), request.sequence), net.config().vocab_size, request.policy, request.key);
   if constexpr (Law == draft_law::deterministic) {
     if (name == "none") return std::make_unique<drafter_of<Law, heddle::no_drafter>>();
     if (name == "lookup") return std::make_unique<drafter_of<Law, matching<heddle::prompt_lookup>>>();
     if (name == "suffix") return std::make_unique<drafter_of<Law, matching<heddle::suffix_drafter>>>();
     if (name == "auto") return std::make_unique<drafter_of<Law, matching<heddle::prompt_lookup, heddle::suffix_drafter>>>();
     if (name == "tree:suffix") return std::make_unique<drafter_of<Law, counted_tree>>();
-    if (detail::take(name, "tree:self:")) return std::make_unique<drafter_of<Law, self_tree>>(net, detail::layers_of(name, net), request.sequence);
+    if (detail::take(name, "tree:self:")) return std::make_unique<drafter_of<Law, tree_drafter<early_exit>>>(early_exit(net, detail::layers_of(name, net), request.sequence));
+    if (detail::take(name, "tree:heads:")) return std::make_unique<drafter_of<Law, tree_drafter<head_drafter>>>(head_drafter(net, std::string(name), request.sequence));
   }
-  throw std::invalid_argument("--draft: there is no drafter '" + given + "'; expected none, lookup, suffix, auto, tree:suffix, self:LAYERS or tree:self:LAYERS");
+  throw std::invalid_argument("--draft: there is no drafter '" + given + "'; expected none, lookup, suffix, auto, tree:suffix, self:LAYERS, heads:FILE, tree:self:LAYERS or tree:heads:FILE");
 }
 
 }  // namespace llama

@@ -72,7 +72,7 @@ std::vector<run> decode_by(engine& engine, std::string_view draft, const Rule& r
   std::vector<heddle::batch_request<any_drafter<Law>, Rule, chain>> requests;
   for (std::size_t i = 0; i < given_prompts.size(); ++i) {
     const std::vector<token>& prompt = given_prompts[i];
-    net.prefill(std::span(prompt).first(prompt.size() - 1), static_cast<int>(i));
+    llama::prefill(net, std::span(prompt).first(prompt.size() - 1), static_cast<int>(i), reads_hidden(draft));
     drafters.push_back(make_drafter<Law>(draft, {net, static_cast<int>(i), policy, {.seed = given.seed}}));
     requests.push_back({*drafters.back(), rule, policy,
                         {.prompt = prompt,
@@ -271,7 +271,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", given.seed, "the text is a function of model, prompt, sampling options and seed")->capture_default_str();
   app.add_option("--draft", given.draft,
                  "where drafts come from: none; lookup, suffix, tree:suffix (earlier text), auto (the better of lookup and suffix); self:LAYERS, "
-                 "tree:self:LAYERS (the model's first layers)")
+                 "tree:self:LAYERS (the model's first layers); heads:FILE, tree:heads:FILE (heads trained by distill_drafter)")
       ->capture_default_str();
   app.add_option("--verify", given.verify,
                  "how drafts are accepted: match or greedy (the text does not depend on drafts), token, block (its law does not), typical "

@@ -79,6 +79,7 @@ class model {
 
   const model_config& config() const { return config_; }
   kv_cache& cache() { return *cache_; }
+  heddle::executor_ref executor() const { return executor_; }
   void use(kv_cache& cache);
 
  private:
