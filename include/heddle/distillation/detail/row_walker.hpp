@@ -373,7 +373,8 @@ class row_walker {
       chunk_moments<finite>(z, n, sums, totals, first);
       for (int i = 0; i < 2; ++i) sums[i].sum += totals[i], cross[i] += totals[2 + i];
     }
-    for (int i = moments ? 2 : begin; i < end; ++i) sums[i].sum += sum_of_exps<finite>(z[i], n, sums[i].max, rows_[i].inverse_temperature, i < walked ? memory_.exps[i] + first : memory_.values, behind(i, first + n));
+    if constexpr (!moments || named_rows > 2)
+      for (int i = moments ? 2 : begin; i < end; ++i) sums[i].sum += sum_of_exps<finite>(z[i], n, sums[i].max, rows_[i].inverse_temperature, i < walked ? memory_.exps[i] + first : memory_.values, behind(i, first + n));
   }
   template <bool finite>
   [[gnu::flatten]] static double sum_of_exps(const T* z, std::int64_t n, double max, double inverse_temperature, T* exps, prefetcher fetch) {
