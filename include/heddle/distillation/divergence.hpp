@@ -79,7 +79,7 @@ struct generalized_jsd {
         const auto log_m = log_mixture(v);
         return terms(weigh(t(v), t(v).log - log_m), weigh(s(v), s(v).log - log_m));
       });
-      value = b * to_teacher + (1 - b) * to_student, inner = to_student;
+      value = math::fma(b, to_teacher, (1 - b) * to_student), inner = to_student;
       if (value < 0) value = 0;
     }
     return outcome{value, gradient{choose(b == 0,                                     //
