@@ -22,6 +22,7 @@
 #include <heddle/core/error.hpp>
 #include <heddle/core/math.hpp>
 #include <heddle/core/tensor.hpp>
+#include <heddle/sampling/row.hpp>
 #include <heddle/speculative/audit/interval.hpp>
 
 #include <algorithm>
@@ -91,12 +92,6 @@ top_two find_top_two(const char* function, const Logits& logits, std::int64_t ro
   return top;
 }
 template <class Logits>
-double log_prob_of(const Logits& logits, std::int64_t row, std::int32_t token, double max) {
-  double sum = 0;
-  for (std::int64_t v = 0; v < logits.extent(1); ++v) sum += math::exp(number(logits(row, v)) - max);
-  return number(logits(row, token)) - max - math::log(sum);
-}
-template <class Logits>
 void check_scored(const char* function, const char* argument, const Logits& logits, std::span<const std::int32_t> tokens) {
   require(logits.extent(0) == static_cast<std::int64_t>(tokens.size()), function, ": argument 'logits' has ", logits.extent(0), " rows; expected one per token, ", tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i)
@@ -126,7 +121,7 @@ run_comparison compare_runs(std::span<const std::int32_t> reference, std::span<c
   for (std::size_t i = 0; i < reference.size(); ++i) {
     const auto row = static_cast<std::int64_t>(i);
     const detail::top_two top = detail::find_top_two("audit::compare_runs", logits, row);
-    log_prob += detail::log_prob_of(logits, row, reference[i], top.first);
+    log_prob += sampling::log_prob(logits[row], reference[i]);
     if (!result.match && i == same) result.margin = top.first - top.second, result.margin_ulps = result.margin / detail::unit_in_last_place(top.first, options.mantissa_bits);
   }
   if (!result.match) result.first_difference = static_cast<std::int64_t>(same);

@@ -9,8 +9,8 @@
 //   parents       int32 [R, K]        option: parents of the drafts' nodes; without it every request is a chain
 //
 // Each request has its own rule (seed, request number) and chain, or all share one; its verdict is the one it would get alone. Requests that share a
-// rule share its random numbers too: at equal positions they draw alike. Errors are thrown before anything is written. A request with bad logits
-// gets a status, accepted 0 and -1 everywhere; the others are complete.
+// rule share its random numbers too: at equal positions they draw alike. Errors of arguments are thrown before anything is written. A request with
+// bad logits gets a status, accepted 0 and -1 everywhere; the others are complete; on_bad_row = throw_error throws then.
 // Sampled drafts are taken as independent; verify_batch<draft_law::without_replacement>(...) says otherwise.
 // memory   one verify_workspace per worker, used by at most memory.size() workers of the executor at the same time; no other allocation, and none once
 //          a batch of this size has been seen
