@@ -4,16 +4,7 @@
 # Installs llama-cpp-python (compiled for this processor: some minutes) and ik-llama-cpp-python (a wheel for Python 3.11) in a virtual environment
 # of the build tree, and fetches the model there.
 set -eu
-root=$(cd "$(dirname "$0")/../.." && pwd)
-build=$root/build/peers install=yes
-while [ $# -gt 0 ]; do
-    case $1 in
-        --no-install) install=no ;;
-        --build-dir) build=$2; shift ;;
-        *) break ;;
-    esac
-    shift
-done
+. "$(dirname "$0")/arguments.sh"
 
 "$root/cmake/install_packages.sh" $install >&2 <<'EOF'
 g++                     the compiler

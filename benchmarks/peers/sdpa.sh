@@ -3,27 +3,7 @@
 #   benchmarks/peers/sdpa.sh [--no-install] [--build-dir DIR] [options of sdpa.py: --threads N, --rounds N]
 # Installs PyTorch (large) in a virtual environment of the build tree.
 set -eu
-root=$(cd "$(dirname "$0")/../.." && pwd)
-build=$root/build/peers install=yes
-while [ $# -gt 0 ]; do
-    case $1 in
-        --no-install) install=no ;;
-        --build-dir) build=$2; shift ;;
-        *) break ;;
-    esac
-    shift
-done
+. "$(dirname "$0")/arguments.sh"
 
-"$root/cmake/install_packages.sh" $install >&2 <<'EOF'
-g++                     the compiler
-nlohmann-json3-dev      requests and answers
-python3-venv            the virtual environment
-EOF
-
-python=$build/sdpa_venv/bin/python
-if [ $install = yes ] && ! "$python" -c 'import torch' 2>/dev/null; then
-    python3 -m venv "$build/sdpa_venv"
-    "$python" -m pip install --quiet torch==2.9.1 numpy==2.4.6
-fi
-${CXX:-g++} -std=c++20 -O3 -march=native -pthread -I "$root/include" "$root/benchmarks/peers/attend_measure.cpp" -o "$build/attend_measure"
+beside_torch attend_measure
 exec "$python" "$root/benchmarks/peers/sdpa.py" --ours "$build/attend_measure" "$@"

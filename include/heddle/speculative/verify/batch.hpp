@@ -141,7 +141,7 @@ void verify_batch(std::span<const Rule> rules, const Drafts& draft_tokens, const
 
   const std::size_t workers = options.memory.size() < count ? options.memory.size() : count;
   std::atomic<std::size_t> next{0};
-  std::atomic<std::int64_t> bad_request{-1};
+  std::atomic<std::int64_t> bad_request{-1};   // the first, whichever worker meets it
   options.executor.bulk(workers, [&](std::size_t worker) {
     for (std::size_t r; (r = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
       const auto request = static_cast<std::int64_t>(r);
@@ -151,7 +151,8 @@ void verify_batch(std::span<const Rule> rules, const Drafts& draft_tokens, const
       for (std::int64_t i = 0; i <= longest; ++i) out(request, i) = i < static_cast<std::int64_t>(decided.tokens.size()) ? decided.tokens[static_cast<std::size_t>(i)] : -1;
       out_accepted(request) = decided.accepted;
       if (!options.status.empty()) options.status[r] = decided.status;
-      if (decided.status != status::ok) bad_request.store(request);
+      if (decided.status != status::ok)
+        for (std::int64_t known = bad_request.load(); (known < 0 || request < known) && !bad_request.compare_exchange_weak(known, request);) {}
       report(request, decided);
     }
   });
