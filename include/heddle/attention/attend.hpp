@@ -199,10 +199,7 @@ class attention<attention_expression<parts_of<Parts...>, Maps...>> {
   // ---- work ----
   template <class F>
   void share(std::int64_t items, F f) const {
-    std::atomic<std::int64_t> next{0};
-    call_.executor.bulk(static_cast<std::size_t>(plan_.workers), [&](std::size_t worker) {
-      for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) f(i, workers_ + worker * worker_bytes_);
-    });
+    share_items(call_.executor, static_cast<std::size_t>(plan_.workers), items, [&](std::size_t worker, std::int64_t i) { f(i, workers_ + worker * worker_bytes_); });
   }
   const row_block& block_of(std::int64_t unit) const { return blocks_[plan_.blocks - 1 - unit % plan_.blocks]; }   // long rows first
   int head_of(std::int64_t unit) const { return static_cast<int>(unit / plan_.blocks); }

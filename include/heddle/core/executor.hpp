@@ -13,7 +13,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <memory>
 #include <type_traits>
 
 namespace heddle {
@@ -45,7 +44,7 @@ class executor_ref {
   template <executor E>
     requires(!std::same_as<std::remove_cv_t<E>, executor_ref>)
   [[gnu::always_inline]] inline executor_ref(E& e)
-      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(e)))),
+      : object_(const_cast<void*>(static_cast<const void*>(__builtin_addressof(e)))),
         bulk_([](void* object, std::size_t n, bulk_function f) { static_cast<E*>(object)->bulk(n, f); }),
         concurrency_([](void* object) { return static_cast<std::size_t>(static_cast<E*>(object)->concurrency()); }) {}
 
@@ -56,7 +55,7 @@ class executor_ref {
       return;
     }
     using function = std::remove_reference_t<F>;
-    bulk_(object_, n, {const_cast<void*>(static_cast<const void*>(std::addressof(f))), [](void* context, std::size_t i) { (*static_cast<function*>(context))(i); }});
+    bulk_(object_, n, {const_cast<void*>(static_cast<const void*>(__builtin_addressof(f))), [](void* context, std::size_t i) { (*static_cast<function*>(context))(i); }});
   }
   [[gnu::always_inline]] inline std::size_t concurrency() const { return object_ ? concurrency_(object_) : 1; }
 

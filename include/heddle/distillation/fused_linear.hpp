@@ -43,9 +43,8 @@ template <class Work>
 void share_out(const executor_ref& executor, std::int64_t count, std::int64_t piece, Work work) {
   const auto pieces = static_cast<std::size_t>((count + piece - 1) / piece);
   const std::size_t workers = executor.concurrency() < pieces ? executor.concurrency() : pieces;
-  std::atomic<std::int64_t> next{0};
-  executor.bulk(workers, [&](std::size_t worker) {
-    for (std::int64_t first; (first = next.fetch_add(piece, std::memory_order_relaxed)) < count;) work(worker, first, first + piece < count ? first + piece : count);
+  share_items(executor, workers, static_cast<std::int64_t>(pieces), [&](std::size_t worker, std::int64_t i) {
+    work(worker, i * piece, (i + 1) * piece < count ? (i + 1) * piece : count);
   });
 }
 

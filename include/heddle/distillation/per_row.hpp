@@ -28,12 +28,11 @@
 //     rows.backward(w, grad_student);
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
-#include <heddle/core/executor.hpp>
+#include <heddle/core/share_items.hpp>
 #include <heddle/core/tensor.hpp>
 #include <heddle/core/workspace.hpp>
 #include <heddle/distillation/row.hpp>
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -198,7 +197,7 @@ class row_call {
     lay_out(measured, unused, chunk);
     const std::size_t share = measured.bytes();
     const scratch memory(function_, {}, workers * (share + scratch_alignment));
-    std::atomic<std::int64_t> next{begin};
+    shared_index next(begin);
     options_.executor.bulk(workers, [&](std::size_t worker) {
       std::byte* const own = memory.data() + worker * (share + scratch_alignment);
       bad_value& first_bad = *new (own) bad_value{};
@@ -206,7 +205,7 @@ class row_call {
       row_scratch<T> buffers;
       lay_out(pieces, buffers, chunk);
       walker row(buffers, chunk);
-      for (std::int64_t r; (r = next.fetch_add(1, std::memory_order_relaxed)) < end;) {
+      for (std::int64_t r; (r = next.advance()) < end;) {
         const heddle::status s = visit(row, r, records ? records + r * record_size : nullptr);
         if (s != heddle::status::ok && first_bad.row < 0) first_bad = {r, row.bad_column(), row.bad_input(), s};
       }

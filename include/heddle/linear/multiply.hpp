@@ -19,11 +19,11 @@
 //
 //     heddle::linear::multiply(w, x, out, {.executor = team});
 #pragma once
+#include <heddle/core/share_items.hpp>
 #include <heddle/core/workspace.hpp>
 #include <heddle/linear/detail/float_tile.hpp>
 #include <heddle/linear/pack.hpp>
 
-#include <atomic>
 
 namespace heddle::linear {
 
@@ -189,17 +189,17 @@ class panel_queue {
  public:
   panel_queue(std::int64_t panels, std::size_t workers) : panels_(panels), divisor_(2 * static_cast<std::int64_t>(workers)) {}
   panel_range take() {
-    std::int64_t first = next_.load(std::memory_order_relaxed), count;
+    std::int64_t first = next_.load(), count;
     do {
       count = (panels_ - first + divisor_ - 1) / divisor_;
       if (count <= 0) return {panels_, panels_};
-    } while (!next_.compare_exchange_weak(first, first + count, std::memory_order_relaxed));
+    } while (!next_.move(first, first + count));
     return {first, first + count};
   }
 
  private:
   std::int64_t panels_, divisor_;
-  std::atomic<std::int64_t> next_{0};
+  shared_index next_{0};
 };
 
 inline void check_product(const product& p, const activations& x) {

@@ -11,12 +11,11 @@
 //
 //     sampling::sample(logits, chains, tokens, {.keys = keys, .status = status, .executor = team});
 #pragma once
-#include <heddle/core/executor.hpp>
+#include <heddle/core/share_items.hpp>
 #include <heddle/core/tensor.hpp>
 #include <heddle/core/workspace.hpp>
 #include <heddle/sampling/row.hpp>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -79,21 +78,21 @@ void sample(const Logits& logits, std::span<const Chain> chains, Tokens&& tokens
   const std::size_t concurrency = options.executor.concurrency(), workers = count < concurrency ? count : concurrency;
   scratch memory("sampling::sample", options.workspace, sample_workspace_size(n, vocabulary, concurrency, longest) - scratch_alignment);
   const std::size_t share = detail::worker_bytes(vocabulary, longest), row_bytes = row_workspace::bytes(vocabulary);
-  std::atomic<std::size_t> next{0};
-  std::atomic<std::int64_t> bad_row{-1};
+  shared_index next(0), first_bad(n);
   options.executor.bulk(workers, [&](std::size_t worker) {
     std::byte* const own = memory.data() + worker * share;
     row_workspace scratch_of_worker(own, vocabulary, {reinterpret_cast<std::int32_t*>(own + row_bytes), static_cast<std::size_t>(longest)});
-    for (std::size_t r; (r = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+    for (std::int64_t row; (row = next.advance()) < n;) {
+      const auto r = static_cast<std::size_t>(row);
       random_key key = options.keys[r];
       key.purpose = purpose::sample;
-      const drawn result = sample_row(rows[static_cast<std::int64_t>(r)], chain_of(r), options.histories.empty() ? history{} : options.histories[r], key, scratch_of_worker, options.draw);
-      *out.at(static_cast<std::int64_t>(r)) = result.token;
+      const drawn result = sample_row(rows[row], chain_of(r), options.histories.empty() ? history{} : options.histories[r], key, scratch_of_worker, options.draw);
+      *out.at(row) = result.token;
       if (!options.status.empty()) options.status[r] = result.status;
-      if (result.status != heddle::status::ok) bad_row.store(static_cast<std::int64_t>(r));
+      if (result.status != heddle::status::ok) first_bad.lower(row);
     }
   });
-  if (options.on_bad_row == heddle::on_bad_row::throw_error && bad_row.load() >= 0) fail("sampling::sample: argument 'logits': row ", bad_row.load(), " holds NaN or +infinity, or nothing above -infinity");
+  if (options.on_bad_row == heddle::on_bad_row::throw_error && first_bad.load() < n) fail("sampling::sample: argument 'logits': row ", first_bad.load(), " holds NaN or +infinity, or nothing above -infinity");
 }
 
 }  // namespace HEDDLE_ISA

@@ -1,8 +1,8 @@
 // How a call of attend() is cut into pieces for threads, and what memory it takes. Nothing here changes a bit of the result.
 #pragma once
 #include <heddle/attention/detail/key_fold.hpp>
+#include <heddle/core/share_items.hpp>
 
-#include <atomic>
 
 namespace heddle::detail::inline HEDDLE_ISA {
 

@@ -18,11 +18,10 @@
 //
 //     verify_batch(rules, draft_tokens, draft_laws, logits, chains, tokens, accepted, {.contexts = contexts, .memory = {&memory, 1}});
 #pragma once
-#include <heddle/core/executor.hpp>
+#include <heddle/core/share_items.hpp>
 #include <heddle/core/tensor.hpp>
 #include <heddle/speculative/detail/tree_walk.hpp>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -140,23 +139,20 @@ void verify_batch(std::span<const Rule> rules, const Drafts& draft_tokens, const
   }
 
   const std::size_t workers = options.memory.size() < count ? options.memory.size() : count;
-  std::atomic<std::size_t> next{0};
-  std::atomic<std::int64_t> bad_request{-1};   // the first, whichever worker meets it
-  options.executor.bulk(workers, [&](std::size_t worker) {
-    for (std::size_t r; (r = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
-      const auto request = static_cast<std::int64_t>(r);
-      const auto tree = tree_of(r);
-      auto chance = verify::detail::chance_of(rule_of(r));
-      const auto decided = walk(rule_of(r), draft_of(tree, r, options.memory[worker]), chance);
-      for (std::int64_t i = 0; i <= longest; ++i) out(request, i) = i < static_cast<std::int64_t>(decided.tokens.size()) ? decided.tokens[static_cast<std::size_t>(i)] : -1;
-      out_accepted(request) = decided.accepted;
-      if (!options.status.empty()) options.status[r] = decided.status;
-      if (decided.status != status::ok)
-        for (std::int64_t known = bad_request.load(); (known < 0 || request < known) && !bad_request.compare_exchange_weak(known, request);) {}
-      report(request, decided);
-    }
+  const auto requests = static_cast<std::int64_t>(count);
+  shared_index first_bad(requests);
+  share_items(options.executor, workers, requests, [&](std::size_t worker, std::int64_t request) {
+    const auto r = static_cast<std::size_t>(request);
+    const auto tree = tree_of(r);
+    auto chance = verify::detail::chance_of(rule_of(r));
+    const auto decided = walk(rule_of(r), draft_of(tree, r, options.memory[worker]), chance);
+    for (std::int64_t i = 0; i <= longest; ++i) out(request, i) = i < static_cast<std::int64_t>(decided.tokens.size()) ? decided.tokens[static_cast<std::size_t>(i)] : -1;
+    out_accepted(request) = decided.accepted;
+    if (!options.status.empty()) options.status[r] = decided.status;
+    if (decided.status != status::ok) first_bad.lower(request);
+    report(request, decided);
   });
-  if (options.on_bad_row == heddle::on_bad_row::throw_error && bad_request.load() >= 0) fail(name, ": argument 'logits': request ", bad_request.load(), " has a row with NaN or +infinity, or nothing above -infinity");
+  if (options.on_bad_row == heddle::on_bad_row::throw_error && first_bad.load() < requests) fail(name, ": argument 'logits': request ", first_bad.load(), " has a row with NaN or +infinity, or nothing above -infinity");
 }
 
 }  // namespace HEDDLE_ISA
