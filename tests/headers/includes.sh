@@ -35,6 +35,11 @@ for header in $(find heddle -name '*.hpp' | sort); do
     [ -z "$foreign" ] || complain "$header includes" $foreign
     heavy=$(echo "$files" | grep -oE '/c\+\+/[0-9]+/(iostream|sstream|fstream|iomanip|regex|random|format|filesystem|map|unordered_map|locale|future)$' || true)
     [ -z "$heavy" ] || complain "$header includes" $heavy
+    case $header in
+        heddle/core/thread_team.hpp | heddle/cache/page_pool.hpp | heddle/cache/page_storage.hpp) ;;   # they own threads and memory
+        *) large=$(echo "$files" | grep -oE '/c\+\+/[0-9]+/(atomic|memory|ostream)$' || true)
+           [ -z "$large" ] || complain "$header includes" $large ;;
+    esac
     case $header in */detail/*) ;; *) echo "$files" | grep -q 'heddle/core/isa\.hpp$' || complain "$header does not include core/isa.hpp" ;; esac
 
     room=${header#heddle/}; room=${room%%/*}
