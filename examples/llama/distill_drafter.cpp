@@ -33,6 +33,7 @@
 #include "llama/distillation_prompts.hpp"
 #include "llama/drafters.hpp"
 #include "llama/engine.hpp"
+#include "llama/head_drafter.hpp"
 #include "llama/head_trainer.hpp"
 
 namespace {
@@ -438,15 +439,13 @@ class distillation_run {
                 static_cast<long long>(given_.heads), "", "greedy", "temperature 1");
     const heddle::verify::token by_law{.seed = given_.seed};
     const auto line = [](const std::string& name, double greedy, double sampled) { std::printf("%-28s %12.3f %14.3f\n", name.c_str(), greedy, sampled), std::fflush(stdout); };
-    const auto lookup = [&](int, const chain&) { return std::make_unique<drafter_of<draft_law::deterministic, matching<heddle::prompt_lookup>>>(); };
+    const auto request_of = [&](int sequence, const chain& policy) { return draft_request{net_, sequence, policy, {.seed = given_.seed, .request = static_cast<std::uint32_t>(sequence)}}; };
+    const auto lookup = [&](int sequence, const chain& policy) { return make_drafter<draft_law::deterministic>("lookup", request_of(sequence, policy)); };
     line("prompt lookup", accepted<draft_law::deterministic>(heddle::verify::match{.seed = given_.seed}, 0.f, lookup), accepted<draft_law::deterministic>(by_law, 1.f, lookup));
     const auto heads = [&](const std::string& name, const heddle::draft_heads& set) {
-      const auto shared = std::make_shared<speaking_heads>(net_, set);
-      const auto make = [&]<draft_law Law>(int sequence, const chain& policy) {
-        return std::make_unique<drafter_of<Law, chain_drafter<Law, head_drafter>>>(head_drafter(net_, shared, sequence), net_.config().vocab_size, policy, heddle::random_key{.seed = given_.seed, .request = static_cast<std::uint32_t>(sequence)});
-      };
-      const auto greedy = [&](int sequence, const chain& policy) { return make.template operator()<draft_law::deterministic>(sequence, policy); };
-      const auto sampled = [&](int sequence, const chain& policy) { return make.template operator()<draft_law::independent>(sequence, policy); };
+      const auto shared = std::make_shared<const speaking_heads>(net_, set);
+      const auto greedy = [&](int sequence, const chain& policy) { return make_drafter<draft_law::deterministic>(shared, request_of(sequence, policy)); };
+      const auto sampled = [&](int sequence, const chain& policy) { return make_drafter<draft_law::independent>(shared, request_of(sequence, policy)); };
       line(name, accepted<draft_law::deterministic>(heddle::verify::match{.seed = given_.seed}, 0.f, greedy), accepted<draft_law::independent>(by_law, 1.f, sampled));
     };
     heads("heads before training", heddle::draft_heads(trainers_[0].heads().shape(), trainers_[0].heads().tokens()));

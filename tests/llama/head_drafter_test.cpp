@@ -1,6 +1,7 @@
 // Draft heads on the engine: drafts by definition, texts and caches as without them, files that do not fit; and the program that trains them, stopped anywhere.
 #include <gtest/gtest.h>
 #include <heddle/speculative/decode_batch.hpp>
+#include <heddle/speculative/draft/head_file.hpp>
 #include <heddle/speculative/verify/match.hpp>
 #include <heddle/speculative/verify/token_rejection.hpp>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <iterator>
 
 #include "llama/drafters.hpp"
+#include "llama/head_drafter.hpp"
 #include "llama/small_engine.hpp"
 
 namespace {
@@ -67,26 +69,26 @@ TEST(HeadDrafter, DraftsTheMostProbableTokensOfTheHeads) {
     e.net.unembed({state.data(), heddle::extents{1, width}}, {logits.data(), heddle::extents{1, 259}});
     expected.push_back(static_cast<token>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
   }
-  const auto shared = std::make_shared<speaking_heads>(e.net, heads);
-  chain_drafter<draft_law::deterministic, head_drafter> drafter(head_drafter(e.net, shared), 259, chain{parameters{.temperature = 0}}, {});
+  const auto shared = std::make_shared<const speaking_heads>(e.net, heads);
+  const auto drafter = make_drafter<draft_law::deterministic>(shared, {e.net, 0, chain{parameters{.temperature = 0}}, {}});
   for (const std::int32_t budget : {3, 9, 2, 0}) {
-    const auto tree = drafter.propose(prompt, budget);
+    const auto tree = drafter->propose(prompt, budget);
     ASSERT_EQ(tree.tokens.size(), static_cast<std::size_t>(std::min(budget, 3)) + 1);
     EXPECT_TRUE(std::equal(tree.tokens.begin(), tree.tokens.end(), expected.begin()));
   }
   e.cache->truncate(0);
   e.net.prefill(std::span(prompt).first(11));  // nobody asked for hidden states
-  EXPECT_EQ(drafter.propose(prompt, 3).tokens.size(), 1u);
+  EXPECT_EQ(drafter->propose(prompt, 3).tokens.size(), 1u);
 }
 
 TEST(HeadDrafter, StaysInItsDraftVocabulary) {
   small_engine e("f16", linear::precision::int8);
   const auto kept = every_third();
-  const auto shared = std::make_shared<speaking_heads>(e.net, random_heads(e, kept));
+  const auto shared = std::make_shared<const speaking_heads>(e.net, random_heads(e, kept));
   const auto prompt = some_tokens(12);
   prefill(e.net, std::span(prompt).first(11), 0, true);
-  chain_drafter<draft_law::independent, head_drafter> drafter(head_drafter(e.net, shared), 259, chain{parameters{.temperature = 2}}, {.seed = 5});
-  const auto tree = drafter.propose(prompt, 3);
+  const auto drafter = make_drafter<draft_law::independent>(shared, {e.net, 0, chain{parameters{.temperature = 2}}, {.seed = 5}});
+  const auto tree = drafter->propose(prompt, 3);
   ASSERT_EQ(tree.tokens.size(), 4u);
   for (const token id : tree.tokens.subspan(1)) EXPECT_TRUE(std::binary_search(kept.begin(), kept.end(), id)) << id;
   EXPECT_EQ(tree.laws.num_rows(), 3);

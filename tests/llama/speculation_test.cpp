@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <heddle/speculative/decode_batch.hpp>
 #include <heddle/speculative/decode_loop.hpp>
+#include <heddle/speculative/draft/draft_nodes.hpp>
 #include <heddle/speculative/draft_pacer.hpp>
 #include <heddle/speculative/verify/block.hpp>
 #include <heddle/speculative/verify/match.hpp>
