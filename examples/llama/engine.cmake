@@ -12,7 +12,7 @@ if(NOT HEDDLE_PCRE2_INCLUDE_DIR OR NOT HEDDLE_PCRE2 OR NOT HEDDLE_CLI11_INCLUDE_
 endif()
 
 set(engine ${CMAKE_CURRENT_LIST_DIR})
-add_library(llama_engine STATIC ${engine}/drafters.cpp ${engine}/kv_cache.cpp ${engine}/model.cpp ${engine}/projection.cpp)
+add_library(llama_engine STATIC ${engine}/drafters.cpp ${engine}/head_trainer.cpp ${engine}/kv_cache.cpp ${engine}/model.cpp ${engine}/projection.cpp)
 target_include_directories(llama_engine PUBLIC ${engine}/..)
 target_include_directories(llama_engine SYSTEM PUBLIC ${HEDDLE_PCRE2_INCLUDE_DIR} ${HEDDLE_CLI11_INCLUDE_DIR} ${HEDDLE_JSON_INCLUDE_DIR})
 target_compile_options(llama_engine PRIVATE -O3)
