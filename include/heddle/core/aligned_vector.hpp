@@ -1,5 +1,7 @@
 // A std::vector whose memory starts on a cache line and whose code belongs to the instruction set of its unit (see isa.hpp): the library's
 // own owning array. Elements of arithmetic type are value-initialised as in any vector.
+//
+//     heddle::aligned_vector<float> logits(49152);   // logits.data() is a multiple of 64
 #pragma once
 #include <heddle/core/isa.hpp>
 

@@ -1,5 +1,8 @@
 // An executor on OpenMP threads. A region costs about a microsecond with OMP_WAIT_POLICY=active and tens of microseconds without: prefer
 // thread_team for decoding. Exceptions must not leave a piece (OpenMP ends the program then).
+//
+//     heddle::openmp_executor run{.threads = 4};
+//     run.bulk(10, [&](std::size_t i) { work(i); });
 #pragma once
 #include <heddle/core/executor.hpp>
 

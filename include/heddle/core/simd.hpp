@@ -9,6 +9,9 @@
 //
 // Rules: a product that feeds a sum is fma(), or product(): compilers contract a * b + c on their own, differently per target. max(a, b)
 // drops a NaN in a and keeps one in b. Loads and stores take any alignment.
+//
+//     // y = a x + y over n numbers, n a multiple of sixteen
+//     for (std::int64_t i = 0; i < n; i += simd::lanes) simd::store(y + i, simd::fma(simd::splat(a), simd::load(x + i), simd::load(y + i)));
 #pragma once
 #include <heddle/core/element.hpp>
 #include <heddle/core/isa.hpp>

@@ -14,6 +14,9 @@
 //   q8_0             [8][16] words, 16 scales     word (z, o): the codes of inputs z, z + 8, z + 16, z + 24 of output o, plus 128
 //   q4_0, q4_1       [4][16] words, 16 scales, q4_1: 16 minima     word (z, o): word z of q8_0's order in the low, z + 4 in the high nibbles
 // Packing grows nothing but the last panel and the last block. Block formats: the GGUF specification of ggml.
+//
+//     linear::stored_matrix down{linear::format::q4_1, 576, 1536, rows_in_the_file};             // does not own the rows
+//     std::size_t bytes = linear::packed_bytes(down.kind, down.outputs, down.inputs);             // what linear::pack_into wants for them
 #pragma once
 #include <heddle/core/error.hpp>
 
