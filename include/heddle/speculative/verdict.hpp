@@ -68,6 +68,13 @@ class verify_workspace {
   double* remaining() { return remaining_.data(); }
   double* proposal() { return proposal_.data(); }
 
+  /// A copy of a law, for later: valid until the next one.
+  sampling::law keep(const sampling::law& law) {
+    if (kept_tokens_.empty()) kept_tokens_.resize(static_cast<std::size_t>(vocabulary())), kept_masses_.resize(kept_tokens_.size());
+    for (std::size_t i = 0; i < law.tokens.size(); ++i) kept_tokens_[i] = law.tokens[i], kept_masses_[i] = law.masses[i];
+    return {{kept_tokens_.data(), law.tokens.size()}, {kept_masses_.data(), law.masses.size()}, law.total, law.status};
+  }
+
   /// Memory of a rule for records of one kind, for the events that its verdict refers to, and for the lists of a batched call.
   template <class T>
   T* records(std::size_t count) {
@@ -86,7 +93,8 @@ class verify_workspace {
     return reinterpret_cast<T*>(memory.data());
   }
   sampling::row_workspace row_;
-  aligned_vector<std::int32_t> first_child_, next_sibling_, last_child_, path_, tokens_;
+  aligned_vector<std::int32_t> first_child_, next_sibling_, last_child_, path_, tokens_, kept_tokens_;
+  aligned_vector<std::uint64_t> kept_masses_;
   aligned_vector<double> remaining_, proposal_;
   aligned_vector<std::byte> records_, events_, lists_;
 };

@@ -101,7 +101,7 @@ TEST(CandidateRelay, SelectorFollowsTheFormulas) {
     for (std::int32_t slot = 0; slot < slots; ++slot) {
       before.push_back(static_cast<std::int32_t>(random() % V));   // in the pool or not
       const relay_scores scores = selector.select(slot, before.back());
-      EXPECT_NEAR(scores.keep, expected.keep(before), 2e-4);   // log-probabilities in the embedding are within 8e-5
+      EXPECT_NEAR(scores.keep, expected.keep(before), 2e-4);   // log-probabilities in the embedding are within 1.1e-4
       for (std::size_t c = 1; c < 3; ++c) EXPECT_NEAR(scores.alternatives[c], expected.alternative(before, c), 2e-4);
     }
   }

@@ -69,7 +69,7 @@ class row_decision {
 
   drawn draw_token(draw how) {
     if (status_ != heddle::status::ok) return {-1, status_};
-    if (greedy()) return {first_at(z_, at_.block_max, soft_.max)};
+    if (greedy()) return {first_at(z_, n_, at_.block_max, soft_.max)};
     find_candidates();
     if (how == draw::gumbel) {
       if (bounded() && nucleus() && !typical() && !removes_top()) {  // top-p only matters if it would remove the winner
@@ -290,7 +290,7 @@ class row_decision {
       if (keeps(i)) at_.ids[kept] = at_.ids[i], at_.logits[kept++] = at_.logits[i];
     count_ = kept;
   }
-  void keep_only_argmax() { at_.ids[0] = first_at(z_, at_.block_max, soft_.max), at_.logits[0] = soft_.max, count_ = 1; }
+  void keep_only_argmax() { at_.ids[0] = first_at(z_, n_, at_.block_max, soft_.max), at_.logits[0] = soft_.max, count_ = 1; }
 
   std::uint64_t mass_above(float logit) const {
     std::uint64_t sum = 0;

@@ -61,12 +61,18 @@ inline scanned scan(const float* z, std::int64_t n, float* block_max) {
   return row;
 }
 
-inline std::int32_t first_at(const float* z, const float* block_max, float value) {
-  std::int64_t block = 0;
-  while (block_max[block] != value) ++block;
-  std::int64_t i = block * block_tokens;
-  while (z[i] != value) ++i;
-  return static_cast<std::int32_t>(i);
+/// The first of n values that equals `value`; n if none does.
+inline std::int64_t first_equal(const float* values, std::int64_t n, float value) {
+  const simd::f32x16 wanted = simd::splat(value);
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    if (const std::uint32_t bits = simd::bits_of(simd::equal(wanted, simd::load(values + i)))) return i + std::countr_zero(bits);
+  while (i < n && values[i] != value) ++i;
+  return i;
+}
+inline std::int32_t first_at(const float* z, std::int64_t n, const float* block_max, float value) {
+  const std::int64_t first = first_equal(block_max, blocks_of(n), value) * block_tokens;
+  return static_cast<std::int32_t>(first + first_equal(z + first, n - first < block_tokens ? n - first : block_tokens, value));
 }
 
 /// Tokens and logits of { v : z_v >= threshold }, threshold > -infinity; returns their number. z may be `out`.

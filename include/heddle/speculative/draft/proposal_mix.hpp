@@ -4,7 +4,7 @@
 //   x~_i = ^y_i with probability g(kappa_i), else y_i              input of the second pass, which predicts r_i(. | x~)
 //   L = sum_i v_i [CE(m_i, y_i) + lambda CE(r_i, y_i)] / D         over all slots, those that show their label included
 //
-// first_proposals     ^y and kappa of rows of logits, ties to the lowest id; kappa within 8e-5 (slot_ranking.hpp)
+// first_proposals     ^y and kappa of rows of logits, ties to the lowest id; kappa within 1.1e-4 (slot_ranking.hpp)
 // mix_proposals       x~, constant for gradients. g: any callable to [0, 1]; by_confidence g = kappa, by_doubt g = 1 - kappa (the abstract leaves the
 //                     direction open). Slot i uses the key with index i and purpose::mixture, so every epoch needs its own seed or position
 // proposal_mix_loss   value and both gradients; v, masks, D and the rest are loss_options (weights = v, reduction::weighted_mean: D = sum v)

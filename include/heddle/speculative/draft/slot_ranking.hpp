@@ -4,7 +4,7 @@
 //
 // A token at -infinity has probability 0 and never enters: a slot may list fewer than `width`. A NaN, +infinity or a slot without any finite logit is an
 // error that names the slot, before anything is returned.
-// Log-probabilities are (z - max) / T - ln sum in double; the sum is of float exponentials, so that they are within 8e-5 of exact, off by the same
+// Log-probabilities are (z - max) / T - ln sum in double; the sum is of float exponentials, so that they are within 1.1e-4 of exact, off by the same
 // for all tokens of a slot (1e-5 where no single token has most of the mass); none is above 0.
 // The same bits for every row position, batch and thread; float32 rows in place, others and strided ones through a copy.
 // Cost: each row is read once from memory (maximum and sum of a block of 256 logits follow each other in the innermost cache), then the blocks that
@@ -70,15 +70,18 @@ inline row_summary summarise_slowly(const float* z, std::int64_t n, double inver
   return {.max = row.max, .log_sum = math::log(sum), .entropy = math::log(sum) - moment / sum};
 }
 
-/// Sums of w = 2^(t - base) and of w z over logits z, t = z log2(e) / T, down to 2^-100; the largest logit, and that of every block. Either sum is NaN
-/// if a logit is NaN or infinite. base: an integer no further than 2^20 from 0 and no more than 2^6 below the largest t.
+/// Sums of w = weight_unit 2^(t - base) and of w (t - base) over logits z, t = z log2(e) / T, down to 2^-100; the largest logit, and that of every block. Either
+/// sum is NaN if a logit is NaN or infinite. base: an integer no further than 2^20 from 0 and no more than 2^6 below the largest t.
+/// The cubic for 2^r on [-1/2, 1/2] is a product, (r + b)((r + 1)^2 + d) / weight_unit within 9.6e-5, the errors cancelling on average: one
+/// multiplication less than Horner's rule, and its additions run beside the multiplications.
+inline constexpr double weight_unit = 17.744902978017432;
 struct stretch_sums {
   float max, mass, moment;
 };
 template <bool with_moment>
 [[gnu::always_inline]] inline stretch_sums sum_stretch(const float* z, std::int64_t n, float scale, float base, float* block_max) {
   constexpr std::int64_t ahead = 1024;
-  const simd::f32x16 to_t = simd::splat(scale), lowest = simd::splat((base - 100.f) / scale), magic = simd::splat(12582912.f - base);   // 1.5 * 2^23 rounds to integers
+  const simd::f32x16 to_t = simd::splat(scale), lowest = simd::splat((base - 100.f) / scale), magic = simd::splat(12582912.f - base), one_above = simd::splat(12582913.f - base);   // 1.5 * 2^23 rounds to integers
   simd::f32x16 mass = simd::splat(0.f), moment = mass;
   float top = sampling::detail::impossible;
   for (std::int64_t first = 0; first < n; first += sampling::detail::block_tokens) {
@@ -86,14 +89,11 @@ template <bool with_moment>
     simd::f32x16 max = simd::splat(sampling::detail::impossible);
     const auto add = [&](simd::f32x16 x) __attribute__((always_inline)) {
       max = simd::max(x, max);
-      const simd::f32x16 y = simd::max(lowest, x), shifted = simd::fma(y, to_t, magic), r = simd::fma(y, to_t, magic - shifted);
-      simd::f32x16 w = simd::splat(5.51716691e-02f);   // 2^r on [-1/2, 1/2] within 7.5e-5, the errors cancelling on average
-      w = simd::fma(w, r, simd::splat(2.42611122e-01f));
-      w = simd::fma(w, r, simd::splat(6.93260985e-01f));
-      w = simd::fma(w, r, simd::splat(9.99928074e-01f));
+      const simd::f32x16 y = simd::max(lowest, x), shifted = simd::fma(y, to_t, magic), one_more = simd::fma(y, to_t, one_above - shifted);   // r + 1
+      simd::f32x16 w = (one_more + simd::splat(1.31126578f)) * simd::fma(one_more, one_more, simd::splat(6.67683644f));
       w = simd::floats_of(simd::bits_of(w) + simd::shift_left<23>(simd::bits_of(shifted)));
       mass = mass + w;
-      if constexpr (with_moment) moment = simd::fma(w, y, moment);
+      if constexpr (with_moment) moment = simd::fma(w, simd::fma(y, to_t, simd::splat(-base)), moment);
     };
     std::int64_t i = first;
     for (; i + 16 <= last; i += 16) {
@@ -115,10 +115,10 @@ template <bool with_moment>
 /// Maximum, log-sum and (if asked for) entropy of a row in one read of it; the largest logit of every block.
 template <bool with_entropy>
 row_summary summarise(const float* z, std::int64_t n, double inverse_temperature, float* block_max) {
-  constexpr std::int64_t stretch = 4 * sampling::detail::block_tokens;
+  constexpr std::int64_t stretch = 8 * sampling::detail::block_tokens;
   constexpr double log_2 = 0.693147180559945309, largest_base = 1048576.;
-  const double per_logit = inverse_temperature / log_2;
-  const auto scale = static_cast<float>(per_logit);
+  const auto scale = static_cast<float>(inverse_temperature / log_2);
+  const auto per_logit = static_cast<double>(scale);   // as the weights have it: otherwise large logits would shift them against the maximum
   float max = sampling::detail::impossible;
   double base = 0., sum = 0., moment = 0.;
   bool has_base = false;
@@ -133,7 +133,8 @@ row_summary summarise(const float* z, std::int64_t n, double inverse_temperature
       const double exponent = static_cast<double>(s.max) * per_logit;
       if (!(exponent < largest_base && exponent > -largest_base)) return summarise_slowly(z, n, inverse_temperature, block_max);
       const double raised = static_cast<double>(static_cast<std::int64_t>(exponent)), factor = has_base ? math::exp((base - raised) * log_2) : 0.;
-      sum *= factor, moment *= factor, base = raised, has_base = true;
+      moment = has_base ? factor * (moment + sum * (base - raised)) : 0.;
+      sum *= factor, base = raised, has_base = true;
       s = sum_stretch<with_entropy>(z + at, length, scale, static_cast<float>(base), maxima);
     }
     if (s.mass != s.mass) return summarise_slowly(z, n, inverse_temperature, block_max);
@@ -141,8 +142,8 @@ row_summary summarise(const float* z, std::int64_t n, double inverse_temperature
     if (s.max > max) max = s.max;
   }
   if (!has_base) return summarise_slowly(z, n, inverse_temperature, block_max);
-  const double log_sum = math::log(sum);   // to the base above; the caller's is the maximum
-  return {.max = max, .log_sum = log_sum + (base * log_2 - static_cast<double>(max) * inverse_temperature), .entropy = with_entropy ? log_sum + base * log_2 - moment / sum * inverse_temperature : 0.};
+  const double log_sum = math::log(sum / weight_unit);   // to the base above; the caller's is the maximum
+  return {.max = max, .log_sum = log_sum + (base - static_cast<double>(max) * per_logit) * log_2, .entropy = with_entropy ? log_sum - moment / sum * log_2 : 0.};
 }
 
 }  // namespace detail::inline HEDDLE_ISA
@@ -170,6 +171,7 @@ class slot_ranker {
     counts_.resize(slots), entropies_.resize(slots);
     tokens_.resize(slots * static_cast<std::size_t>(width_)), log_probs_.resize(tokens_.size());
     block_max_.resize(static_cast<std::size_t>(sampling::detail::blocks_of(static_cast<std::int64_t>(vocabulary))));
+    blocks_.resize(block_max_.size());
     if (order_.size() < vocabulary) order_.resize(vocabulary);
   }
 
@@ -231,16 +233,25 @@ class slot_ranker {
     return low;
   }
 
-  /// Puts the keys of { v : z_v >= threshold } into order_; their number.
+  /// Puts the keys of { v : z_v >= threshold } into order_; their number. The next blocks are on their way to the cache meanwhile.
   std::int64_t collect(const float* z, std::int64_t n, float threshold) {
-    std::int64_t count = 0;
+    constexpr std::int64_t block_tokens = sampling::detail::block_tokens, line = 64 / sizeof(float), ahead = 2;
+    std::int64_t listed = 0, count = 0;
+    for (std::size_t block = 0; block < block_max_.size(); ++block) {
+      blocks_[static_cast<std::size_t>(listed)] = static_cast<std::int64_t>(block) * block_tokens;
+      listed += block_max_[block] >= threshold;
+    }
+    const auto prefetch = [&](std::int64_t index) {
+      if (index >= listed) return;
+      const float* const block = z + blocks_[static_cast<std::size_t>(index)];
+      for (std::int64_t i = 0; i < block_tokens; i += line) __builtin_prefetch(block + i);
+    };
+    for (std::int64_t index = 0; index < ahead; ++index) prefetch(index);
     const simd::f32x16 limit = simd::splat(threshold);
-    for (std::int64_t block = 0, i = 0; i < n; ++block) {
-      const std::int64_t end = n - i < sampling::detail::block_tokens ? n : i + sampling::detail::block_tokens;
-      if (!(block_max_[static_cast<std::size_t>(block)] >= threshold)) {
-        i = end;
-        continue;
-      }
+    for (std::int64_t index = 0; index < listed; ++index) {
+      prefetch(index + ahead);
+      std::int64_t i = blocks_[static_cast<std::size_t>(index)];
+      const std::int64_t end = n - i < block_tokens ? n : i + block_tokens;
       for (; i + 64 <= end; i += 64) {
         const simd::f32x16 a = simd::load(z + i), b = simd::load(z + i + 16), c = simd::load(z + i + 32), d = simd::load(z + i + 48);
         if (!simd::bits_of(simd::less_equal(limit, simd::max(simd::max(a, b), simd::max(c, d))))) continue;
@@ -267,6 +278,7 @@ class slot_ranker {
   aligned_vector<std::int32_t> counts_, tokens_;
   aligned_vector<double> log_probs_, entropies_;
   aligned_vector<float> block_max_, sample_, row_;
+  aligned_vector<std::int64_t> blocks_;   // where the blocks begin that may hold a token
   aligned_vector<std::uint64_t> order_;
 };
 

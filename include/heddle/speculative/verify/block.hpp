@@ -13,8 +13,8 @@
 // Keys: u_i has {seed, request, position of slot 1, purpose::accept, index i - 1}, y that of its own position, purpose::residual. Since tau depends on the
 // numbers and drafts of all slots, those behind tau included, none of them may come again in the next round, which begins at another position. A drafter
 // has to draw by such keys too (law_rows.hpp).
-// Cost: one law per row until w is 0, and one more for y; O(entries of q) per row, O(kept + entries) for y. A vanishing sum of weights for y can only
-// be rounding: y comes from p_{tau+1}, residual_fallback counts it.
+// Cost: one law per row until w is 0 (if all drafts are accepted one more, for y), kept for each tau so far; O(entries of q) per row, O(kept + entries)
+// for y. A vanishing sum of weights for y can only be rounding: y comes from p_{tau+1}, residual_fallback counts it.
 //
 //     const auto v = heddle::verify::block{.seed = 7}(tree, logits, policy, context, memory);
 #pragma once
@@ -138,11 +138,12 @@ verdict<> walk(const block&, const Draft& draft, Chance& chance) {
 
   std::int32_t accepted = 0, node = 0;
   double weight = 1., accepted_weight = 1.;
+  sampling::law after_accepted;
   for (; node < drafts && weight > 0.; ++node) {
     const sampling::law target = detail::target_law(draft, node, before(node), position(node), chance);
     if (target.status != heddle::status::ok) return {.status = target.status};
     const detail::slot<Draft> next(draft, node, target);
-    if (node > 0 && chance.accept(draft.position, static_cast<std::uint32_t>(node - 1), block_acceptance(next.excess(weight), weight), 1.)) accepted = node, accepted_weight = weight;
+    if (node == 0 || chance.accept(draft.position, static_cast<std::uint32_t>(node - 1), block_acceptance(next.excess(weight), weight), 1.)) accepted = node, accepted_weight = weight, after_accepted = memory.keep(target);
     weight = next.next_weight(weight);
   }
   if (drafts > 0 && node == drafts && chance.accept(draft.position, static_cast<std::uint32_t>(drafts - 1), weight, 1.)) accepted = drafts;
@@ -153,10 +154,9 @@ verdict<> walk(const block&, const Draft& draft, Chance& chance) {
     last = detail::plain_token(draft, accepted, before(accepted), position(accepted), chance);
     if (last.status != heddle::status::ok) return {.status = last.status};
   } else {
-    const sampling::law target = detail::target_law(draft, accepted, before(accepted), position(accepted), chance);
-    const std::span<double> weights(memory.remaining(), target.tokens.size());
-    if (detail::slot<Draft>(draft, accepted, target).residual(accepted_weight, weights) <= 0.) ++fallbacks, detail::fill(target, weights);
-    last.token = target.tokens[chance.pick(position(accepted), weights)];
+    const std::span<double> weights(memory.remaining(), after_accepted.tokens.size());
+    if (detail::slot<Draft>(draft, accepted, after_accepted).residual(accepted_weight, weights) <= 0.) ++fallbacks, detail::fill(after_accepted, weights);
+    last.token = after_accepted.tokens[chance.pick(position(accepted), weights)];
   }
   std::int32_t* const path = memory.path();
   std::int32_t* const tokens = memory.tokens();
