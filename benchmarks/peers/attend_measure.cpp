@@ -5,14 +5,12 @@
 #include <heddle/cache/page_pool.hpp>
 #include <heddle/core/thread_team.hpp>
 
-#include <chrono>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "requests.hpp"
 
 namespace {
 
@@ -50,21 +48,16 @@ double measure(const shape& s, int repeats, heddle::thread_team& team) {
   const auto run = [&] {
     heddle::attend(queries, input, tensor_view{out.data(), qo}, tensor_view<float, 2>{}, {.executor = team, .workspace = workspace});
   };
-  run();
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < repeats; ++i) run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / repeats;
+  return seconds_of(run, repeats);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  heddle::thread_team team(argc > 1 ? static_cast<std::size_t>(std::atoi(argv[1])) : 1);
-  for (std::string line; std::getline(std::cin, line);) {
-    const auto request = nlohmann::json::parse(line);
+  return answer_requests(argc, argv, [](const nlohmann::json& request, heddle::thread_team& team) {
     const shape s{request["query_heads"], request["kv_heads"], request["head_dim"], request["keys"], request["rows"]};
     const std::string element = request["element"];
     const auto call = element == "f32" ? measure<heddle::codec::f32> : element == "f16" ? measure<heddle::codec::f16> : measure<heddle::codec::bf16>;
-    std::cout << nlohmann::json{{"seconds", call(s, request["repeats"], team)}}.dump() << std::endl;
-  }
+    return call(s, request["repeats"], team);
+  });
 }

@@ -3,14 +3,12 @@
 #include <heddle/core/thread_team.hpp>
 #include <heddle/distillation/loss.hpp>
 
-#include <chrono>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "requests.hpp"
 
 namespace {
 
@@ -39,19 +37,14 @@ double measure(const std::string& name, std::int64_t rows, std::int64_t vocabula
     else if (name == "forward_kl") call(forward_kl{});
     else call(generalized_jsd{.beta = 0.5});
   };
-  run();
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < repeats; ++i) run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / repeats;
+  return seconds_of(run, repeats);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  heddle::thread_team team(argc > 1 ? static_cast<std::size_t>(std::atoi(argv[1])) : 1);
-  for (std::string line; std::getline(std::cin, line);) {
-    const auto request = nlohmann::json::parse(line);
+  return answer_requests(argc, argv, [](const nlohmann::json& request, heddle::thread_team& team) {
     const auto call = request["element"] == "f32" ? measure<float> : measure<heddle::bfloat16>;
-    std::cout << nlohmann::json{{"seconds", call(request["loss"], request["rows"], request["vocabulary"], request["repeats"], team)}}.dump() << std::endl;
-  }
+    return call(request["loss"], request["rows"], request["vocabulary"], request["repeats"], team);
+  });
 }
