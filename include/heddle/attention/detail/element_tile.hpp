@@ -6,19 +6,13 @@
 // How many queries, keys and channels share registers decides speed only: a query's chain is the same in every shape.
 #pragma once
 #include <heddle/attention/detail/query_block.hpp>
+#include <heddle/attention/detail/tile_ahead.hpp>
 #include <heddle/cache/codec/detail/cells.hpp>
 
 #include <bit>
 #include <concepts>
 
 namespace heddle::detail::inline HEDDLE_ISA {
-
-/// Fetches the lines of four channels (tokens) of the next tile while the same ones of this tile are used. Into the second level: a tile is as
-/// large as the first.
-template <int bytes>
-[[gnu::always_inline]] inline void fetch(const std::byte* p) {
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
-}
 
 /// Sixteen cells as floats, in the order that is cheapest to widen; `ordered` puts lanes into their places, `shuffled` takes them out.
 template <class E>
@@ -121,12 +115,11 @@ template <int queries>
 inline constexpr int tile_vectors = simd::wide_registers ? 4 : queries == 1 ? 4 : queries <= 3 ? 2 : 1;
 
 template <class E, int N, int R>
-[[gnu::always_inline]] inline void score_runs(const float* q, std::int64_t pitch, const std::byte* const* key, const std::byte* const* next, int head_dim, float* logits) {
+[[gnu::always_inline]] inline void score_runs(const float* q, std::int64_t pitch, const std::byte* const* key, line_walk& ahead, int head_dim, float* logits) {
   const E* k[R];
-  const std::byte* ahead[R];
   simd::f32x16 sum[N][R];
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) k[r] = reinterpret_cast<const E*>(key[r]), ahead[r] = next[r];
+  for (int r = 0; r < R; ++r) k[r] = reinterpret_cast<const E*>(key[r]);
 #pragma GCC unroll 6
   for (int g = 0; g < N; ++g)
 #pragma GCC unroll 4
@@ -135,10 +128,13 @@ template <class E, int N, int R>
     add_products(sum, [&](int r) __attribute__((always_inline)) { return element_lanes<E>::load(k[r] + c * 16); }, [&](int g) __attribute__((always_inline)) { return q + g * pitch + c; });
   };
   int c = 0;
-  for (; c + 4 <= head_dim; c += 4) {
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) fetch<64 * sizeof(E)>(ahead[r] + c * 16 * static_cast<int>(sizeof(E)));
-    channel(c), channel(c + 1), channel(c + 2), channel(c + 3);
+  for (int part = 1; part <= R; ++part) {   // of the channels; the next tile's runs one after the other
+    const std::byte* later = ahead.take(head_dim * 16 * static_cast<int>(sizeof(E)));
+    for (const int end = head_dim * part / R; c + 4 <= end; c += 4, later += R * 64 * sizeof(E)) {
+      fetch<R * 64 * sizeof(E)>(later);
+      channel(c), channel(c + 1), channel(c + 2), channel(c + 3);
+    }
   }
   for (; c < head_dim; ++c) channel(c);
 #pragma GCC unroll 6
@@ -147,16 +143,17 @@ template <class E, int N, int R>
     for (int r = 0; r < R; ++r) simd::store(logits + g * tile_tokens + 16 * r, element_lanes<E>::ordered(sum[g][r]));
 }
 
-/// logits[g][64] of N queries, `pitch` floats apart, against `runs` runs of keys; fetches those of `next`.
+/// logits[g][64] of N queries, `pitch` floats apart, against runs first .. end - 1 of keys; fetches those of `next` on its turns.
 template <class E, int N>
-[[gnu::noinline]] void score_queries(const float* q, std::int64_t pitch, const std::byte* const* key, const std::byte* const* next, int runs, int head_dim, float* logits) {
+[[gnu::noinline]] void score_queries(const float* q, std::int64_t pitch, const std::byte* const* key, line_walk& next, fetch_turn turn, int first, int end, int head_dim, float* logits) {
   constexpr int R = tile_vectors<N>;
-  for (int r = 0; r < runs; r += R) score_runs<E, N, R>(q, pitch, key + r, next + r, head_dim, logits + 16 * r);
+  line_walk ahead = next, here(key);
+  for (int r = first; r < end; r += R) score_runs<E, N, R>(q, pitch, key + r, turn(r / R) ? ahead : here, head_dim, logits + 16 * r);
+  next = ahead;
 }
 
 template <class E, int N, int V>
-[[gnu::always_inline]] inline void weigh_panels(const float* weights, const float* factor, const std::uint64_t* live, const std::byte* const* value, const std::byte* const* next, std::int64_t first, float* output,
-                                                std::int64_t width) {
+[[gnu::always_inline]] inline void weigh_panels(const float* weights, const float* factor, const std::uint64_t* live, const std::byte* const* value, line_walk& ahead, std::int64_t first, float* output, std::int64_t width) {
   constexpr int row = 16 * sizeof(E), panel = 16 * row;
   simd::f32x16 sum[N][V];
 #pragma GCC unroll 6
@@ -173,20 +170,17 @@ template <class E, int N, int V>
   for (int g = 0; g < N; ++g) all &= live[g], any |= live[g];
   if (all == ~std::uint64_t{0}) {
     for (int r = 0; r < tile_runs; ++r) {
-      const std::byte *p = value[r] + offset, *ahead = next[r] + offset;
-      for (int j = 16 * r; j < 16 * r + 16; j += 4, p += 4 * row, ahead += 4 * row) {
-#pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) fetch<4 * row>(ahead + v * panel);
+      const std::byte *p = value[r] + offset, *later = ahead.take(V * panel);
+      for (int j = 16 * r; j < 16 * r + 16; j += 4, p += 4 * row, later += 4 * row * V) {
+        fetch<4 * row * V>(later);
         token(p, j), token(p + row, j + 1), token(p + 2 * row, j + 2), token(p + 3 * row, j + 3);
       }
     }
   } else {
     for (std::uint64_t left = any; left; left &= left - 1) {
       const int j = std::countr_zero(left);
-      const std::int64_t at = offset + (j % 16) * row;
-      const std::byte* p = value[j / 16] + at;
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) fetch<row>(next[j / 16] + at + v * panel);
+      const std::byte* p = value[j / 16] + offset + (j % 16) * row;
+      fetch<row * V>(ahead.take(row * V));
       if (all >> j & 1) {
         token(p, j);
         continue;
@@ -208,29 +202,33 @@ template <class E, int N, int V>
 }
 
 /// output[g] = output[g] * factor[g] + sum of weight * value over the live keys, for channels first .. end - 1 of N queries `width` floats apart;
-/// fetches the values of `next`.
+/// fetches the values of `next` on its turns.
 template <class E, int N>
-[[gnu::noinline]] void weigh_queries(const float* weights, const float* factor, const std::uint64_t* live, const std::byte* const* value, const std::byte* const* next, float* output, std::int64_t width,
+[[gnu::noinline]] void weigh_queries(const float* weights, const float* factor, const std::uint64_t* live, const std::byte* const* value, line_walk& next, fetch_turn turn, float* output, std::int64_t width,
                                      std::int64_t first, std::int64_t end) {
   constexpr int V = tile_vectors<N>;
+  line_walk ahead = next, here(value);
   std::int64_t c = first;
-  for (; c + 16 * V <= end; c += 16 * V) weigh_panels<E, N, V>(weights, factor, live, value, next, c, output + c, width);
+  for (; c + 16 * V <= end; c += 16 * V) weigh_panels<E, N, V>(weights, factor, live, value, turn(c / (16 * V)) ? ahead : here, c, output + c, width);
   if constexpr (V > 1)
-    for (; c < end; c += 16) weigh_panels<E, N, 1>(weights, factor, live, value, next, c, output + c, width);
+    for (; c < end; c += 16) weigh_panels<E, N, 1>(weights, factor, live, value, turn(c / 16) ? ahead : here, c, output + c, width);
+  next = ahead;
 }
 
-/// Calls f.operator()<n>(q) for blocks of at most six queries, as even as possible. Eight queries and more make blocks of four and more.
+/// Calls f.operator()<n>(q, turn) for blocks of at most six queries, as even as possible. Eight queries and more make blocks of four and more.
 template <bool many, class F>
 void for_query_blocks(int first, int count, F f) {
-  for (int blocks = (count + most_queries - 1) / most_queries; blocks > 0; --blocks) {
-    const int n = (count + blocks - 1) / blocks;
-    if (n == 6) f.template operator()<6>(first);
-    else if (n == 5) f.template operator()<5>(first);
-    else if (n == 4) f.template operator()<4>(first);
+  const int blocks = (count + most_queries - 1) / most_queries;
+  for (int block = 0; block < blocks; ++block) {
+    const int n = (count + blocks - block - 1) / (blocks - block);
+    const fetch_turn turn(block, blocks);
+    if (n == 6) f.template operator()<6>(first, turn);
+    else if (n == 5) f.template operator()<5>(first, turn);
+    else if (n == 4) f.template operator()<4>(first, turn);
     if constexpr (!many) {
-      if (n == 3) f.template operator()<3>(first);
-      else if (n == 2) f.template operator()<2>(first);
-      else if (n == 1) f.template operator()<1>(first);
+      if (n == 3) f.template operator()<3>(first, turn);
+      else if (n == 2) f.template operator()<2>(first, turn);
+      else if (n == 1) f.template operator()<1>(first, turn);
     }
     first += n, count -= n;
   }

@@ -8,6 +8,7 @@
 // A query that is not finite has a = NaN; a NaN scale of a live value makes b NaN.
 #pragma once
 #include <heddle/attention/detail/query_block.hpp>
+#include <heddle/attention/detail/tile_ahead.hpp>
 #include <heddle/cache/codec/integer_storage.hpp>
 #include <heddle/core/detail/byte_products.hpp>
 
@@ -56,10 +57,10 @@ class tile_kernel<Codec> : public query_block {
   }
 
   void score(const tile& now, const tile* next, int first, int count, int runs) {
-    const tile* ahead = next ? next : &now;
-    for_blocks(first, count, [&]<int N>(int q) {
-      score_queries<N>(now, q == first ? *ahead : now, q, runs);
-    });
+    line_walk ahead = next ? line_walk(next->key, tile_runs, cells_ * 64) : line_walk(now.key);
+    if (next)
+      for (int r = 0; r < tile_runs; ++r) fetch<64>(reinterpret_cast<const std::byte*>(key_scales(*next, r)));
+    for_blocks(first, count, [&]<int N>(int q, fetch_turn turn) { score_queries<N>(now, ahead, turn, q, runs); });
   }
 
   [[gnu::noinline]] void soften(const tile& now, int first, int count) {
@@ -86,15 +87,17 @@ class tile_kernel<Codec> : public query_block {
   }
 
   void weigh(const tile& now, const tile* next, int first, int count) {
-    const tile* ahead = next ? next : &now;
-    for_blocks(first, count, [&]<int N>(int q) {
+    line_walk ahead = next ? line_walk(next->value, tile_runs, cell_rows * width_ * 4) : line_walk(now.value);
+    if (next)
+      for (int r = 0; r < tile_runs; ++r) fetch<64>(reinterpret_cast<const std::byte*>(value_scales(*next, r)));
+    for_blocks(first, count, [&]<int N>(int q, fetch_turn turn) {
       std::uint64_t any = 0;
       bool all = true;
       for (int n = 0; n < N; ++n) any |= live_[q + n], all = all && live_[q + n] != 0;
       const int runs = (64 - std::countl_zero(any) + 15) / 16;
-      if (all) return weigh_queries<N>(now, q == first ? *ahead : now, q, runs);
+      if (all) return weigh_queries<N>(now, ahead, turn, q, runs);
       for (int n = 0; n < N; ++n)
-        if (live_[q + n] != 0) weigh_queries<1>(now, q + n == first ? *ahead : now, q + n, runs);
+        if (live_[q + n] != 0) weigh_queries<1>(now, ahead, turn, q + n, runs);
     });
   }
 
@@ -121,47 +124,49 @@ class tile_kernel<Codec> : public query_block {
 
   template <class F>
   static void for_blocks(int first, int count, F f) {
-    for (; count >= 4; first += 4, count -= 4) f.template operator()<4>(first);
-    if (count == 3) f.template operator()<3>(first);
-    if (count == 2) f.template operator()<2>(first);
-    if (count == 1) f.template operator()<1>(first);
+    fetch_turn turn(0, (count + 3) / 4);
+    for (; count >= 4; first += 4, count -= 4, ++turn.block) f.template operator()<4>(first, turn);
+    if (count == 3) f.template operator()<3>(first, turn);
+    if (count == 2) f.template operator()<2>(first, turn);
+    if (count == 1) f.template operator()<1>(first, turn);
   }
 
   template <int N>
-  [[gnu::noinline]] void score_queries(const tile& now, const tile& ahead, int q, int runs) {
+  [[gnu::noinline]] void score_queries(const tile& now, line_walk& next, fetch_turn turn, int q, int runs) {
+    line_walk ahead = next, here(now.key);
     const std::uint32_t* integers = query_ + static_cast<std::int64_t>(q) * query_pitch_;
     const std::int64_t pitch = query_pitch_;
     for (int r = 0; r < runs; ++r) {
       typename query_products::sums sum[N];
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) sum[n] = query_products::start(query_offset_[q + n]);
-      const std::byte *key = now.key[r], *later = ahead.key[r];
-      __builtin_prefetch(key_scales(ahead, r));
-      __builtin_prefetch(value_scales(ahead, r));
+      const std::byte *key = now.key[r], *later = (turn(r) ? ahead : here).take(cells_ * 64);
       const std::uint32_t* x = integers;
       for (int i = 0; i < cells_; ++i, x += planes * query_products::words) {
         const simd::i32x16 cell = simd::load_words(key + i * 64);
-        __builtin_prefetch(later + i * 64);
+        fetch<64>(later + i * 64);
         add_planes<query_products, N>(sum, cell, x, pitch);
       }
       const simd::f32x16 scale = simd::load(key_scales(now, r));
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) simd::store(logits(q + n) + 16 * r, simd::to_float(query_products::total(sum[n])) * (scale * simd::splat(query_unit_[q + n])));
     }
+    next = ahead;
   }
 
   template <int N>
-  [[gnu::noinline]] void weigh_queries(const tile& now, const tile& ahead, int q, int runs) {
+  [[gnu::noinline]] void weigh_queries(const tile& now, line_walk& next, fetch_turn turn, int q, int runs) {
+    line_walk ahead = next, here(now.value);
     for (int c = 0; c < width_; c += 16) {
       typename weight_products::sums sum[N];
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) sum[n] = weight_products::start(weight_offset_[q + n]);
       const std::uint32_t* x = weight_ + q * weight_pitch;
       for (int r = 0; r < runs; ++r) {
-        const std::byte *value = now.value[r] + c * 4, *later = ahead.value[r] + c * 4;
+        const std::byte *value = now.value[r] + c * 4, *later = (turn(c / 16) ? ahead : here).take(cell_rows * 64);
         for (int i = 0; i < cell_rows; ++i, x += planes * weight_products::words) {
           const simd::i32x16 cell = simd::load_words(value + static_cast<std::int64_t>(i) * width_ * 4);
-          __builtin_prefetch(later + static_cast<std::int64_t>(i) * width_ * 4);
+          fetch<64>(later + i * 64);
           add_planes<weight_products, N>(sum, cell, x, weight_pitch);
         }
       }
@@ -171,6 +176,7 @@ class tile_kernel<Codec> : public query_block {
         simd::store(o, simd::fma(simd::to_float(weight_products::total(sum[n])), simd::splat(weight_unit_[q + n]), simd::load(o) * simd::splat(factor_[q + n])));
       }
     }
+    next = ahead;
   }
 
   /// Adds one cell of all lanes, times the integers of N queries `pitch` words apart.
