@@ -172,4 +172,28 @@ TEST(DecodeLoop, WrongDraftersAndOptionsAreErrors) {
   EXPECT_THROW((decode_loop{model, none, verify::match{}, sampling::chain{}, {}}), error);
 }
 
+TEST(DecodeLoop, ADrafterBeyondItsBudgetIsRefusedBeforeTheModelSeesIt) {
+  struct {
+    ids tokens{1, 5, 6}, parents{-1, 0, 1};
+    draft_tree<draft_law::deterministic> propose(std::span<const std::int32_t>, std::int32_t) { return {tokens, parents}; }
+  } two_drafts;
+  const ids prompt = {1};
+  for (const std::int32_t budget : {0, 1, 2}) {
+    toy_model model;
+    decode_loop loop{model, two_drafts, verify::match{}, sampling::chain{}, {.prompt = prompt, .draft_length = budget}};
+    if (budget == 2) {
+      EXPECT_GE(loop.step().size(), 1u);
+      continue;
+    }
+    try {
+      loop.step();
+      FAIL() << budget;
+    } catch (const error& e) {
+      EXPECT_NE(std::string(e.what()).find("has 2 drafts; its budget was"), std::string::npos) << e.what();
+    }
+    EXPECT_TRUE(model.cache.empty());
+    EXPECT_EQ(loop.tokens().size(), 1u);
+  }
+}
+
 }  // namespace

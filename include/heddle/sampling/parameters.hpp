@@ -12,6 +12,10 @@
 // history     the tokens before the one that is being decided: those committed, then those of the draft path
 // draw        how a token is drawn from the kept law
 // drawn       the result for one row
+//
+//     const sampling::parameters asked{.temperature = 0.8f, .top_k = 50, .top_p = 0.95f};
+//     sampling::check("serve", asked);                                 // throws, naming the parameter
+//     const sampling::chain policy{asked};
 #pragma once
 #include <heddle/core/error.hpp>
 

@@ -80,7 +80,7 @@ class decode_batch {
       shapes_[r] = {}, requests_[r].emitted = {};
       if (done(r)) continue;
       trees_[r] = requests_[r].parts.drafter.propose(tokens(r), lengths_[r]);
-      shapes_[r] = requests_[r].tokens.shape_of("decode_batch::step", trees_[r]);
+      shapes_[r] = requests_[r].tokens.shape_of("decode_batch::step", trees_[r], lengths_[r]);
       rows += static_cast<std::int64_t>(shapes_[r].tokens.size()), ++active;
     }
     const double scoring = now();

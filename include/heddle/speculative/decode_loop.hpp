@@ -5,7 +5,7 @@
 // target_model   m.score(tree) -> logits [nodes, V], host, row u = logits after node u (a token_tree: the root is the newest token, which the caches do not
 //                hold yet); valid until the next call. m.keep(path): the rows of the root and of the nodes in `path` are now part of the context, all
 //                others are forgotten. Path: node indices, ascending depth, root not listed.
-// drafter        d.propose(context, budget) -> draft_tree<law>, at most `budget` drafts, node 0 = context.back(); valid until the next call.
+// drafter        d.propose(context, budget) -> draft_tree<law>, at most `budget` drafts (more are an error), node 0 = context.back(); valid until the next call.
 //                Optional d.keep(path), called after the model's. Optional d.outlook(context, budget) -> std::span<const double>: the probabilities that the
 //                nodes of its next proposal are accepted, as it expects (draft/best_of.hpp).
 //
@@ -79,7 +79,7 @@ class decode_loop {
     const auto tree = drafter_.propose(tokens(), budget);
     const auto drafts = static_cast<std::int32_t>(tree.tokens.size()) - 1;
     const double scoring = now();
-    const auto logits = view_of(model_.score(request_.shape_of("decode_loop::step", tree)));
+    const auto logits = view_of(model_.score(request_.shape_of("decode_loop::step", tree, budget)));
     if (!memory_) memory_.emplace(logits.extent(1));
     const auto decided = rule_(tree, logits, policy_, tokens(), *memory_);
     require(decided.status == status::ok, "decode_loop::step: logits after ", tokens().size(), " tokens: ", name_of(decided.status));

@@ -31,6 +31,7 @@
 #include <heddle/core/error.hpp>
 #include <heddle/core/tensor.hpp>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -76,6 +77,48 @@ struct draft_tree<Law> {
 /// What to do with a draft to which its own law gives probability 0: an error before anything is decided, or a rejection that changes nothing else.
 enum class strictness : std::uint8_t { strict, lenient };
 
+namespace detail::inline HEDDLE_ISA {
+
+/// The nodes seen so far by (parent, key), for trees of up to `most` nodes: a hash table in place.
+class sibling_table {
+ public:
+  static constexpr std::size_t most = 2048;
+  explicit sibling_table(std::size_t nodes) : mask_(std::bit_ceil(2 * nodes) - 1) {
+    for (std::size_t i = 0; i <= mask_; ++i) node_[i] = 0;
+  }
+  /// The earlier node for which equal(node), or `node` itself, which is put in.
+  template <class Equal>
+  std::size_t find_or_put(std::size_t node, std::int32_t parent, std::int32_t key, const Equal& equal) {
+    std::uint64_t hash = (static_cast<std::uint64_t>(static_cast<std::uint32_t>(parent)) << 32 | static_cast<std::uint32_t>(key)) * 0x9E3779B97F4A7C15u;
+    for (hash >>= 32;; ++hash) {
+      std::uint16_t& entry = node_[hash & mask_];
+      if (entry == 0) return entry = static_cast<std::uint16_t>(node);
+      if (equal(std::size_t{entry})) return entry;
+    }
+  }
+
+ private:
+  std::size_t mask_;
+  std::uint16_t node_[2 * most];   // 0, the root, is no sibling: a free place
+};
+
+/// visit(earlier, node) for nodes with the same parent (and token). Linear in the nodes up to sibling_table::most.
+template <bool same_token, class Visit>
+void for_each_equal_sibling(std::span<const std::int32_t> tokens, std::span<const std::int32_t> parents, const Visit& visit) {
+  const auto equal = [&](std::size_t a, std::size_t b) { return parents[a] == parents[b] && (!same_token || tokens[a] == tokens[b]); };
+  if (tokens.size() > sibling_table::most) {
+    for (std::size_t u = 1; u < tokens.size(); ++u)
+      for (std::size_t other = 1; other < u; ++other)
+        if (equal(other, u)) visit(other, u);
+    return;
+  }
+  sibling_table seen(tokens.size());
+  for (std::size_t u = 1; u < tokens.size(); ++u)
+    if (const std::size_t other = seen.find_or_put(u, parents[u], same_token ? tokens[u] : 0, [&](std::size_t node) { return equal(node, u); }); other != u) visit(other, u);
+}
+
+}  // namespace detail::inline HEDDLE_ISA
+
 inline namespace HEDDLE_ISA {
 
 /// Throws unless the tree is well formed: sizes, parents before children, tokens of the vocabulary, no equal siblings where the law excludes them.
@@ -88,10 +131,11 @@ void check(const char* function, const draft_tree<Law>& tree, std::int64_t vocab
     const auto node = static_cast<std::int32_t>(u);
     require(u == 0 ? parents[u] == -1 : parents[u] >= 0 && parents[u] < node, function, ": argument 'tree': parent of node ", node, " is ", parents[u], "; expected ", u == 0 ? "-1 for the root" : "an earlier node");
     require(tokens[u] >= 0 && tokens[u] < vocabulary, function, ": argument 'tree': token of node ", node, " is ", tokens[u], "; expected 0 to ", vocabulary - 1);
-    if constexpr (Law == draft_law::deterministic || Law == draft_law::without_replacement || Law == draft_law::pruned)
-      for (std::size_t other = u; other-- > 1;)
-        require(parents[other] != parents[u] || (Law != draft_law::pruned && tokens[other] != tokens[u]), function, ": argument 'tree': nodes ", other, " and ", node, " are children of node ", parents[u], Law == draft_law::pruned ? "; expected at most one child, here" : " with the same token ", tokens[u]);
   }
+  if constexpr (Law == draft_law::deterministic || Law == draft_law::without_replacement || Law == draft_law::pruned)
+    detail::for_each_equal_sibling<Law != draft_law::pruned>(tokens, parents, [&](std::size_t other, std::size_t u) {
+      fail(function, ": argument 'tree': nodes ", other, " and ", u, " are children of node ", parents[u], Law == draft_law::pruned ? "; expected at most one child, here" : " with the same token ", tokens[u]);
+    });
 }
 
 /// Entries of one row of proposal_laws: f(token, probability).

@@ -83,8 +83,9 @@ class decode_request {
   }
 
   template <class Tree>
-  token_tree shape_of(const char* function, const Tree& tree) {
+  token_tree shape_of(const char* function, const Tree& tree, std::int32_t budget) {
     depths_.resize(tree.tokens.size());
+    require(tree.tokens.size() <= static_cast<std::size_t>(budget) + 1, function, ": the drafter's tree has ", tree.tokens.size() - 1, " drafts; its budget was ", budget);
     require(!tree.tokens.empty() && tree.parents.size() == tree.tokens.size() && tree.tokens[0] == tokens_.back(), function, ": the drafter's tree does not start with the last committed token, ", tokens_.back());
     depths_[0] = 0;
     for (std::size_t u = 1; u < depths_.size(); ++u) {

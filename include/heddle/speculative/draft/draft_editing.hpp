@@ -62,12 +62,13 @@ class edited_block {
     requires std::same_as<Draw, keyed_draws>
       : edited_block(model, options, keyed_draws{options.seed, options.request}) {}
   edited_block(Model& model, const edited_block_options& options, Draw draw) : model_(model), options_(options), draw_(std::move(draw)) {
-    require(options.edits >= 0, "edited_block: option 'edits' is ", options.edits, "; expected 0 or more");
+    require(options.edits >= 0 && options.edits < most_slots - 1, "edited_block: option 'edits' is ", options.edits, "; expected 0 to ", most_slots - 2);
     require(options.temperature == 0. || (options.temperature >= 1e-6 && options.temperature <= 1e6), "edited_block: option 'temperature' is ", options.temperature, "; expected 0 (the most probable tokens) or 1e-6 to 1e6");
     require(options.keep_probability > 0., "edited_block: option 'keep_probability' is ", options.keep_probability, "; expected more than 0 (above 1: nothing is kept)");
   }
 
   block_prediction predict(std::span<const std::int32_t> context, std::int32_t slots) {
+    require(slots <= most_slots, "edited_block::predict: argument 'slots' is ", slots, "; expected at most ", most_slots);
     block_prediction block = model_.predict(context, slots);
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(slots, block.logits.extent(0)));
     tokens_.assign(count, -1), probabilities_.assign(count, 0.), blocks_.clear(), passes_ = 1;
@@ -91,6 +92,8 @@ class edited_block {
   }
 
  private:
+  static constexpr std::int32_t most_slots = 1 << 16;   // a slot's draws of different passes have different keys
+
   bool kept(std::size_t slot) const { return probabilities_[slot] >= options_.keep_probability; }
 
   /// x^e from the logits of pass e; whether it differs from x^{e-1}.
@@ -103,7 +106,7 @@ class edited_block {
       for (std::int64_t v = 0; v < n; ++v) row_[static_cast<std::size_t>(v)] = logits(static_cast<std::int64_t>(slot), v);
       const detail::row_summary row = detail::summarise<false>(row_.data(), n, 1., block_max_.data());
       require(row.status == status::ok, "edited_block: pass ", e, ": the logits of slot ", slot, ": ", name_of(row.status));
-      const auto x = static_cast<std::int32_t>(options_.temperature > 0. ? drawn(row.max, position, (1u + static_cast<std::uint32_t>(e)) << 16 | static_cast<std::uint32_t>(slot)) : std::find(row_.begin(), row_.end(), row.max) - row_.begin());
+      const auto x = static_cast<std::int32_t>(options_.temperature > 0. ? drawn(row.max, position, (1u + static_cast<std::uint32_t>(e)) * most_slots + static_cast<std::uint32_t>(slot)) : std::find(row_.begin(), row_.end(), row.max) - row_.begin());
       changed |= x != tokens_[slot];
       tokens_[slot] = x;
       probabilities_[slot] = math::exp(static_cast<double>(logits(static_cast<std::int64_t>(slot), x)) - static_cast<double>(row.max) - row.log_sum);
