@@ -83,4 +83,31 @@ TEST(Laws, TopKAndMinPAreIdempotent) {
     }
 }
 
+// 1 / T leaves the range of float below 3e-39, not that of double: the law is that of the largest logits, which share it.
+TEST(Laws, TheSmallestTemperaturesLeaveTheLargestLogits) {
+  rows row;
+  for (const float temperature : {1e-20f, 1e-29f, 1e-31f, 1e-38f, 1e-40f, std::numeric_limits<float>::denorm_min()})
+    for (const float top : {7.f, 1e30f, 3e38f, -1e-9f})
+      for (const auto& truncated : tie_inclusive) {
+        sampling::parameters p = truncated;
+        p.temperature = temperature, p.typical_p = 1.f;
+        std::vector<float> z = row(700, true);
+        for (float& x : z) x = top > 0.f ? x * (top / 8.f) : top * (1.f + x);
+        z[300] = z[611] = top;
+        const float largest = *std::max_element(z.begin(), z.end());
+        ids expected;
+        for (std::size_t v = 0; v < z.size(); ++v)
+          if (z[v] == largest) expected.push_back(static_cast<std::int32_t>(v));
+        const auto n = static_cast<std::int64_t>(z.size());
+        sampling::row_workspace memory(n);
+        const tensor_view<const float, 1> view{z.data(), extents{n}};
+        const auto law = sampling::law_of(view, sampling::chain{p}, {}, {}, memory);
+        ids found;
+        for (std::size_t i = 0; i < law.tokens.size(); ++i)
+          if (law.masses[i] > 0) found.push_back(law.tokens[i]);
+        ASSERT_EQ(found, expected) << temperature << " " << top;
+        for (const auto how : {sampling::draw::gumbel, sampling::draw::inverse_cdf}) ASSERT_EQ(z[static_cast<std::size_t>(sampling::sample_row(view, sampling::chain{p}, {}, {.seed = 3}, memory, how).token)], largest) << temperature << " " << top;
+      }
+}
+
 }  // namespace
