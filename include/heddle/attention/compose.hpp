@@ -12,6 +12,9 @@
 //
 // with_sink(logits[num_qo_heads])       a key without a value: e^{logit} joins the denominator of every row. L := ln(e^L + e^logit), also for rows
 //                                       that see no key (O = 0, L = logit). A logit of -infinity changes nothing.
+//
+//     const auto near = pool[id].layer(0) | heddle::causal() | heddle::window(4096);
+//     heddle::attend(q, heddle::merge(prefix, near) | heddle::with_sink(sink_logits), out, lse);
 #pragma once
 #include <heddle/attention/adaptors.hpp>
 #include <heddle/attention/detail/chunk_states.hpp>

@@ -15,6 +15,10 @@
 // state_source    ready softmax states: (out, lse) of every row and query head.
 //
 // find is called from many threads at once.
+//
+//     const auto keys = pool[id].layer(0);
+//     static_assert(heddle::key_source<decltype(keys)>);
+//     heddle::attend(q, heddle::merge(keys | heddle::causal(), heddle::state_source{remote_out, remote_lse}), out, lse);
 #pragma once
 #include <heddle/cache/tile.hpp>
 #include <heddle/core/tensor.hpp>

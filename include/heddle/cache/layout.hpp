@@ -5,6 +5,9 @@
 //
 // A *block* holds one page of one KV head: page_size keys, then page_size values. Its size is a multiple of 64 bytes.
 // Slots that were never written hold whatever the memory held.
+//
+//     heddle::page_pool<heddle::codec::f16> own{{.num_layers = 32, .num_pages = 512, .page_size = 64, .num_kv_heads = 8, .head_dim = 128}};
+//     heddle::page_pool<heddle::codec::f16, heddle::row_layout> shared{{.num_layers = 32, .num_pages = 512, .page_size = 7, .num_kv_heads = 8, .head_dim = 128}};
 #pragma once
 #include <heddle/cache/codec/codec.hpp>
 #include <heddle/cache/tile.hpp>

@@ -3,6 +3,11 @@
 // sequence_id      names a sequence of a pool; ids of freed sequences are recognised as stale
 // page_allocator   free pages and reference counts
 // page_table       pages and positions of consecutive tokens
+//
+//     const heddle::sequence_id id = pool.new_sequence();
+//     pool.free(id);
+//     const heddle::sequence_id other = pool.new_sequence();         // may take the same place
+//     const bool same = id == other;                                 // never: the generation differs, and calls with `id` throw
 #pragma once
 #include <heddle/core/aligned_vector.hpp>
 #include <heddle/core/isa.hpp>

@@ -6,6 +6,10 @@
 //
 // All are small views, valid as long as the pool and the span of ids live; they show the pool as it is when they are read. Lengths count
 // reserved tokens too: those are the rows of the step in progress. Reading is safe from many threads while nobody changes the pool.
+//
+//     const auto keys = pool[sequences].layer(3);                    // a batch; pool[sequence] is a batch of one
+//     heddle::attend(q, keys | heddle::causal(), out, lse, {.q_indptr = indptr});
+//     const std::int64_t tokens = keys.length(0);                    // of sequences[0], the rows of this step included
 #pragma once
 #include <heddle/cache/page_table.hpp>
 #include <heddle/cache/tile.hpp>

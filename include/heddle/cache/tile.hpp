@@ -2,6 +2,11 @@
 //
 // A tile starts at an absolute multiple of 64 tokens and is four runs of sixteen tokens (see codec.hpp). Runs that start past the last token
 // repeat the last run that holds one, so that every address may be read; tokens past the end are masked by who reads.
+//
+//     heddle::tile t;
+//     keys.find(0, kv_head, 128, t, scratch);                        // tokens 128 .. 191 of sequence 0
+//     float key[head_dim];                                           // of token 150
+//     codec::decode_key(t.key[(150 - 128) / 16], (150 - 128) % 16, head_dim, key);
 #pragma once
 #include <heddle/core/isa.hpp>
 

@@ -18,13 +18,17 @@
 //   copy_key(from, from_slot, to, to_slot, d), copy_value(...)      moves one row bit for bit; `from` may be `to`
 //   pack_key_row(record, run, slot, d), pack_value_row(...)         record -> run
 //
-// Laws (tests/cache/codec_test.cpp checks them for every codec):
+// Laws (tests/cache/codec_laws.hpp checks them for every codec):
 //   - the bytes of a row depend on that row alone: not on its slot, its neighbours, or how many rows are encoded at once;
 //   - encoding a slot leaves the other fifteen as they are, whatever order they are written in; slots never written may hold any bytes;
 //   - packing a record gives the bytes that encoding the row into the run would give; so does copying from another run;
 //   - NaN and infinities of a row stay in that row.
 // `element` names the element type of codecs that store plain numbers (element.hpp). Codecs whose codes need several tokens (group_tokens >
 // 1) keep rows exact until a whole group is committed; see sealing_codec.
+//
+//     using Codec = heddle::codec::int8<>;
+//     static_assert(heddle::cache_codec<Codec>);
+//     const std::size_t block = 64 / 16 * (Codec::key_run_bytes(128) + Codec::value_run_bytes(128));   // of 64 tokens of one KV head
 #pragma once
 #include <heddle/core/element.hpp>
 

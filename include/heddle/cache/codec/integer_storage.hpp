@@ -7,6 +7,10 @@
 //   record      [key_cells(d)] cells as in a key run, then the scale, for keys and values alike; no alignment.
 //
 // Channels that fill the last key cell and value channels d .. value_width(d) - 1 hold zero_code. Scales are never negative.
+//
+//     using Codec = heddle::codec::int4<>;
+//     static_assert(heddle::integer_storage<Codec> && Codec::planes == 2);
+//     const int cells = Codec::key_cells(128);                       // 16: eight channels each
 #pragma once
 #include <heddle/cache/codec/codec.hpp>
 
