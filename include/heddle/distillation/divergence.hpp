@@ -34,9 +34,10 @@ struct reverse_kl {
   template <class Row, class S, class T>
   auto operator()(Row& row, S s, T t) const {
     const auto target = floored(row, t);
+    const auto ratio = row.log_ratio(s, t);
     const double kl = teacher_floor == 0 ? row.kl(s, t) : row.kl(s, target);
     return outcome{kl, gradient{choose(teacher_floor == 0,                                                       //
-                                       [=](auto v) { return weigh(s(v), log_ratio(s(v), t(v)) - kl); },
+                                       [=](auto v) { return weigh(s(v), ratio(v) - kl); },
                                        [=](auto v) { return weigh(s(v), log_ratio(s(v), target(v)) - kl); })}};
   }
   template <class Row, class T>
@@ -61,6 +62,7 @@ struct total_variation {
 
 struct generalized_jsd {
   double beta = 0.5;
+  static constexpr bool keeps_term = true;
   void check(const call_shape&) const { require(beta >= 0 && beta <= 1, "generalized_jsd: option 'beta' is ", beta, "; expected 0 to 1"); }
 
   template <class Row, class S, class T>
@@ -71,14 +73,16 @@ struct generalized_jsd {
       if constexpr (decltype(v)::finite) return detail::log_of_mass<true>(m);
       else return select(m > 0, log(m), 0);
     };
+    const auto parts = [=](auto v) {   // of KL(t || m) and of KL(s || m), and ln s - ln m
+      const auto log_m = log_mixture(v), log_ratio_to_m = s(v).log - log_m;
+      return terms(weigh(t(v), t(v).log - log_m), weigh(s(v), log_ratio_to_m), log_ratio_to_m);
+    };
+    const auto log_ratio_to_m = row.kept(parts);
     double value, inner = 0;
     if (b == 0) value = row.kl(t, s);
     else if (b == 1) value = inner = row.kl(s, t);
     else {
-      const auto [to_teacher, to_student] = row.sum([=](auto v) {
-        const auto log_m = log_mixture(v);
-        return terms(weigh(t(v), t(v).log - log_m), weigh(s(v), s(v).log - log_m));
-      });
+      const auto [to_teacher, to_student] = row.sum_keeping(parts);
       value = math::fma(b, to_teacher, (1 - b) * to_student), inner = to_student;
       if (value < 0) value = 0;
     }
@@ -86,7 +90,7 @@ struct generalized_jsd {
                                           [=](auto v) { return s(v).p - t(v).p; },
                                           choose(b == 1,                              //
                                                  [=](auto v) { return weigh(s(v), log_ratio(s(v), t(v)) - inner); },
-                                                 [=](auto v) { return (1 - b) * weigh(s(v), s(v).log - log_mixture(v) - inner); }))}};
+                                                 [=](auto v) { return (1 - b) * weigh(s(v), log_ratio_to_m(v) - inner); }))}};
   }
 };
 

@@ -11,6 +11,7 @@
 //
 // Optional members of a functional
 //   static constexpr moments pair_moments = moments::both  row.kl of named rows 0 and 1 costs no pass of its own (or ::forward, ::reverse: one of the two)
+//   static constexpr bool keeps_term = true               row.sum_keeping keeps a number per column
 //   std::int64_t selected_columns() const                 most columns that row.top_k and row.unite give out in one row
 //   static constexpr bool separate_vocabularies = true    named rows of different V; walks go over row 0, others are read by column
 //   void check(const call_shape&) const                   throws what is wrong with the functional's own data, before anything is written
@@ -20,8 +21,8 @@
 // 0, status ok, gradient 0. Rows with upstream 0 are not read by backward.
 // Errors before anything is written: shapes, temperatures, mask, map, upstream of good rows that is not finite, and what the functional checks.
 // Determinism: a row's bits depend on the chunk and the row alone, not on the executor. Accumulator: see row.hpp.
-// Cost per row: O(V) per sum of the formula while the row is in cache, one more pass for the gradient; backward reads recorded scalars back instead of
-// summing again. Memory: per worker a few chunks; per row some twenty doubles for per_row. Allocates.
+// Cost per row: O(V) per sum of the formula while the row is in cache, one more pass for the gradient; backward scans the named rows again, but reads recorded
+// sums of the formula back. Memory: per worker a few chunks; per row sixteen doubles for per_row, and a row more where a term is kept. Allocates.
 //
 //     const auto rows = per_row(reverse_kl{}, {.temperature = 2}, student, teacher);
 //     const auto w = my_weights(rows.values());                        // a sequence-level loss, a gate, ...
@@ -137,6 +138,11 @@ constexpr moments pair_moments_of() {
   else return F::pair_moments;
 }
 template <class F>
+constexpr bool keeps_term() {
+  if constexpr (requires { F::keeps_term; }) return F::keeps_term;
+  else return false;
+}
+template <class F>
 concept has_separate_vocabularies = F::separate_vocabularies;
 
 struct bad_value {
@@ -154,7 +160,7 @@ class row_call {
  public:
   static constexpr int walked = separate ? 1 : k;
   using walker = row_walker<T, k, walked, static_cast<unsigned>(pair_moments_of<F>())>;
-  static constexpr int record_size = 2 * k + 3 + recorded_sums;
+  static constexpr int record_size = recorded_sums;
   static_assert(pair_moments_of<F>() == moments::none || (k >= 2 && !separate), "pair_moments needs two named rows of one vocabulary");
 
   row_call(const char* function, const F& functional, const row_options& options, const row_input (&inputs)[static_cast<std::size_t>(k)]) : function_(function), functional_(functional), options_(options) {
@@ -276,6 +282,7 @@ class row_call {
       to.factors[i] = pieces.take<double>(static_cast<std::size_t>(vocabulary() / (chunk < simd::lanes ? chunk : chunk / simd::lanes * simd::lanes) + 3));
     }
     to.values = pieces.take<T>(columns);
+    to.kept = keeps_term<F>() ? pieces.take<T>(static_cast<std::size_t>(vocabulary() + simd::lanes)) : nullptr;
     to.column_capacity = 0;
     if constexpr (requires { functional_.selected_columns(); }) {
       const std::int64_t asked = functional_.selected_columns();

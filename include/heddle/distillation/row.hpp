@@ -11,10 +11,11 @@
 //
 // row_walker       one row of a call; each of its sums walks the vocabulary once, in chunks, while the row is in cache
 //     row.sum(f), row.log_sum_exp(f), row.maximum(f), row.minimum(f), row.normalise(f), row.kl(p, q), row.entropy(p), row.tv(p, q), row.chain(s, a),
+//     row.log_ratio(p, q): the formula ln p - ln q; row.sum_keeping(f) of f = terms(a, ..., x): sums of all but x, which row.kept(f) gives back at each column,
 //     row.argmax(s), row.top_k(s, k), row.unite(a, b), row.sort(list), row.at(column), row.index(), row.vocabulary(), row.reject(status)
 //
 // Sums: lanes in the type of the formula over at most 1024 columns, then in double, in a fixed order: the bits of a result depend on the chunk alone, and on it
-// only to the accuracy of a float. log softmax is fma(z - max, 1 / temperature, -log Z): adding a constant to all logits of a row changes no bit where the sum is exact.
+// only to the accuracy of a float. log softmax is fma(z - reference, 1 / temperature, -log Z): adding a constant to all logits of a row changes no bit where the sum is exact.
 //
 //     const auto reverse_kl = [](auto& row, auto s, auto t) {
 //       const double kl = row.sum([=](auto v) { return weigh(s(v), log_ratio(s(v), t(v))); });
@@ -46,11 +47,60 @@ template <class T>
   else simd::store(p, x.value);
 }
 
-/// A few columns of the named rows: logits, and exponentials of the first scan with what makes probabilities of them.
+/// Contiguous logits, of T or of bfloat16, which widens on the way.
+template <class T>
+struct logit_cells {
+  const void* at;
+  bool narrow;
+  [[gnu::always_inline]] inline real<T> load(std::int64_t c) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (narrow) return simd::load(static_cast<const bfloat16*>(at) + c);
+    return detail::load(static_cast<const T*>(at) + c);
+  }
+};
+/// Columns first .. first + count - 1 where they are, if whole vectors can be read there, else in `buffer`.
+template <class T>
+logit_cells<T> cells(const row_source& s, const void* row, std::int64_t first, std::int64_t count, T* buffer) {
+  if (std::is_same_v<T, float> && s.kind == element_kind::bf16 && s.stride == 1 && count % simd::lanes == 0) return {static_cast<const bfloat16*>(row) + first, true};
+  return {stage<T>(s, row, first, count, buffer), false};
+}
+
+/// Where a kernel puts a chunk of a gradient: the destination itself, past caches or not, or a buffer from which it is delivered.
+template <class T>
+struct gradient_cells {
+  enum class kind : std::uint8_t { buffer, direct, direct_bf16, streamed, streamed_bf16 };
+  void* at;
+  kind how;
+  [[gnu::always_inline]] inline void store(std::int64_t c, const real<T>& x) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (how == kind::streamed) return store_past_caches(static_cast<float*>(at) + c, x.value);
+      if (how == kind::streamed_bf16) return store_past_caches(static_cast<bfloat16*>(at) + c, x.value);
+      if (how == kind::direct_bf16) return simd::store(static_cast<bfloat16*>(at) + c, x.value);
+    }
+    detail::store(static_cast<T*>(at) + c, x);
+  }
+  void deliver(const row_sink& s, void* row, std::int64_t first, std::int64_t count) const {
+    if (how == kind::buffer) detail::deliver(s, row, first, count, static_cast<const T*>(at));
+  }
+};
+template <class T>
+gradient_cells<T> place(const row_sink& s, void* row, std::int64_t first, std::int64_t count, T* buffer) {
+  using kind = typename gradient_cells<T>::kind;
+  const bool narrow = std::is_same_v<T, float> && s.kind == element_kind::bf16;
+  if ((s.kind != kind_of<T> && !narrow) || s.stride != 1 || count % real<T>::lanes != 0) return {buffer, kind::buffer};
+  char* const to = static_cast<char*>(row) + first * bytes_of(s.kind);
+  const bool streamed = std::is_same_v<T, float> && s.streamed && reinterpret_cast<std::uintptr_t>(to) % 32 == 0;
+  if (narrow) return {to, streamed ? kind::streamed_bf16 : kind::direct_bf16};
+  return {to, streamed ? kind::streamed : kind::direct};
+}
+
+/// A few columns of the named rows: logits, exponentials of the first scan with what makes probabilities of them, and what a formula kept.
+/// Where the scan keeps ln s - ln t, that stands for the exponentials of row 1, and its factor is to be added.
 template <class T, int named_rows>
 struct chunk_rows {
-  const T* z[named_rows];
+  logit_cells<T> z[named_rows];
   const T* exps[named_rows];
+  const T* kept;
   real<T> factor[named_rows];
   std::int64_t first;
 };
@@ -60,22 +110,24 @@ struct chunk_rows {
 namespace heddle::distillation::inline HEDDLE_ISA {
 
 /// `finite`: no logit of the row is -infinity, so that nothing has to be guarded.
-template <class T, int named_rows, bool finite_logits>
+template <class T, int named_rows, bool finite_logits, bool keeps_ratio = false>
 struct position {
   using number = real<T>;
   static constexpr int rows = named_rows;
-  static constexpr bool finite = finite_logits, scanned = true;
+  static constexpr bool finite = finite_logits, scanned = true, has_ratio = keeps_ratio;
   const detail::chunk_rows<T, named_rows>* chunk;
   std::int64_t column;   ///< of the first lane
-  [[gnu::always_inline]] inline number logit(int i) const { return detail::load(chunk->z[i] + (column - chunk->first)); }
+  [[gnu::always_inline]] inline number logit(int i) const { return chunk->z[i].load(column - chunk->first); }
   [[gnu::always_inline]] inline number probability(int i) const { return detail::load(chunk->exps[i] + (column - chunk->first)) * chunk->factor[i]; }
+  [[gnu::always_inline]] inline number ratio() const { return detail::load(chunk->exps[1] + (column - chunk->first)) + chunk->factor[1]; }
+  [[gnu::always_inline]] inline number kept() const { return detail::load(chunk->kept + (column - chunk->first)); }
 };
 /// One column.
 template <int named_rows>
 struct single_position {
   using number = real<double>;
   static constexpr int rows = named_rows;
-  static constexpr bool finite = false, scanned = false;
+  static constexpr bool finite = false, scanned = false, has_ratio = false;
   std::int64_t column;
   real<double> logits[named_rows];
   [[gnu::always_inline]] inline number logit(int i) const { return logits[i]; }
@@ -130,7 +182,7 @@ struct named_row {
   double inverse_temperature = 1;
 };
 struct normaliser {
-  double max = 0, log_sum = 0;   // of z, and of e^((z - max) / temperature)
+  double reference = 0, log_sum = 0;   // at or a little below the largest z; ln of sum e^((z - reference) / temperature)
 };
 }  // namespace heddle::distillation::detail::inline HEDDLE_ISA
 
@@ -163,14 +215,15 @@ template <class T, int i>
 class softmax {
  public:
   static constexpr int index = i;
-  softmax(const detail::named_row& row, const detail::normaliser& n) : row_(&row), max_(n.max), log_sum_(n.log_sum), inverse_temperature_(row.inverse_temperature) {}
+  softmax(const detail::named_row& row, const detail::normaliser& n) : row_(&row), reference_(n.reference), log_sum_(n.log_sum), inverse_temperature_(row.inverse_temperature) {}
 
   template <class V>
   [[gnu::always_inline]] inline auto operator()(const V& v) const {
     using R = typename V::number;
     static_assert(i < V::rows, "rows of separate vocabularies are not walked together: read columns with log_prob(column)");
-    const R log = fma(v.logit(i) - R(max_), R(inverse_temperature_), R(-log_sum_));
-    if constexpr (V::scanned) return entry<R, V::finite>{log, v.probability(i)};
+    const R log = fma(v.logit(i) - R(reference_), R(inverse_temperature_), R(-log_sum_));
+    if constexpr (V::has_ratio && i == 1) return entry<R, V::finite>{log, detail::exp_of_log<V::finite>(log)};
+    else if constexpr (V::scanned) return entry<R, V::finite>{log, v.probability(i)};
     else return entry<R, V::finite>{log, exp(log)};
   }
   template <class V>
@@ -180,13 +233,13 @@ class softmax {
 
   std::int64_t width() const { return row_->source.width; }
   double temperature() const { return 1. / inverse_temperature_; }
-  double lse() const { return max_ * inverse_temperature_ + log_sum_; }
+  double lse() const { return reference_ * inverse_temperature_ + log_sum_; }
   double logit_at(std::int64_t column) const { return detail::read_logit(row_->source, row_->data, column); }
-  double log_prob(std::int64_t column) const { return math::fma(logit_at(column) - max_, inverse_temperature_, -log_sum_); }
+  double log_prob(std::int64_t column) const { return math::fma(logit_at(column) - reference_, inverse_temperature_, -log_sum_); }
 
  private:
   const detail::named_row* row_;
-  double max_, log_sum_, inverse_temperature_;
+  double reference_, log_sum_, inverse_temperature_;
 };
 
 /// q_v = e^(f(v) - log_sum)
@@ -207,7 +260,7 @@ struct normalised {
 namespace heddle::distillation::detail::inline HEDDLE_ISA {
 
 inline constexpr std::int64_t longest_chunk = 1024;
-inline constexpr int recorded_sums = 16;   // scalars of a row that are kept for a later gradient, beside those of the named rows
+inline constexpr int recorded_sums = 16;   // scalars of a row that are kept for a later gradient
 
 /// Scalars of a row, kept when it is first evaluated and read back in the same order when its gradient is asked for later.
 struct scalar_record {
@@ -239,12 +292,27 @@ struct row_scratch {
   T* staged[8];      // a chunk of each named row
   T* exps[8];        // e^((z - max so far) / temperature) of each named row, all of it
   double* factors[8];   // what makes probabilities of them, per chunk
+  T* kept;           // of a formula, all of the row
   T* values;         // of a formula
   T* sparse[8];      // gradients at single columns
   T* results[8];     // a chunk of each gradient
   std::int32_t* columns;   // selections
   T* keys;
   std::int64_t column_capacity;
+};
+
+/// The last term of a formula, as the walk that kept it left it.
+template <class F>
+struct kept_term {
+  F terms;
+  template <class V>
+  [[gnu::always_inline]] inline auto operator()(const V& v) const {
+    if constexpr (V::scanned) return v.kept();
+    else {
+      const auto all = terms(v);
+      return all.values[sizeof all.values / sizeof all.values[0] - 1];
+    }
+  }
 };
 
 template <class R>
@@ -277,4 +345,4 @@ template <class T>
 
 }  // namespace heddle::distillation::detail::inline HEDDLE_ISA
 
-#include <heddle/distillation/detail/row_walker.hpp>
+#include <heddle/distillation/detail/row_scan.hpp>

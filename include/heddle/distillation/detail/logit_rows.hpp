@@ -74,13 +74,6 @@ template <class T>
   return buffer;
 }
 
-/// Where a kernel may put a chunk of results: the destination itself, or `buffer`.
-template <class T>
-T* place(const row_sink& s, void* row, std::int64_t first, std::int64_t count, T* buffer) {
-  constexpr std::int64_t lanes = std::is_same_v<T, float> ? simd::lanes : 1;
-  return s.kind == kind_of<T> && s.stride == 1 && count % lanes == 0 ? static_cast<T*>(row) + first : buffer;
-}
-
 template <class E, class T>
 E narrowed(T x) {
   if constexpr (sizeof(E) < 4) return E(static_cast<float>(x));
@@ -108,22 +101,16 @@ inline void finish_streams() {
 #endif
 }
 
-/// Carries a chunk from where the kernel put it to its destination.
+/// Numbers of a chunk to where they belong, whatever the element and stride.
 template <class T>
 [[gnu::noinline]] void deliver(const row_sink& s, void* row, std::int64_t first, std::int64_t count, const T* values) {
   with_element(s.kind, [&]<class E>(E) {
     E* const to = static_cast<E*>(row) + first * s.stride;
-    if (static_cast<const void*>(to) == static_cast<const void*>(values)) return;
     std::int64_t i = 0;
     if constexpr (std::is_same_v<T, float>)   // on its own: clang discards it before E is known
       if constexpr (sizeof(E) < 8)
-        if (s.stride == 1) {
-          if (s.streamed) {
-            for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % (simd::lanes * sizeof(E)); ++i) to[i] = narrowed<E>(values[i]);
-            for (; i + simd::lanes <= count; i += simd::lanes) store_past_caches(to + i, simd::load(values + i));
-          } else
-            for (; i + simd::lanes <= count; i += simd::lanes) simd::store(to + i, simd::load(values + i));
-        }
+        if (s.stride == 1)
+          for (; i + simd::lanes <= count; i += simd::lanes) simd::store(to + i, simd::load(values + i));
     for (; i < count; ++i) to[i * s.stride] = narrowed<E>(values[i]);
   });
 }
