@@ -8,7 +8,8 @@
 // for all tokens of a slot (1e-5 where no single token has most of the mass); none is above 0.
 // The same bits for every row position, batch and thread; float32 rows in place, others and strided ones through a copy.
 // Cost: each row is read once from memory (maximum and sum of a block of 256 logits follow each other in the innermost cache), then the blocks that
-// hold the best tokens once more. Scratch: 8 V bytes.
+// hold the best tokens once more; without fused multiply-add in hardware, rows with |max| / T above 88 are summed by the definition, in double.
+// Scratch: 8 V bytes.
 //
 //     heddle::slot_ranker ranker;
 //     const heddle::slot_ranking best = ranker.rank(logits, 64);
@@ -116,7 +117,12 @@ template <bool with_moment>
 template <bool with_entropy>
 row_summary summarise(const float* z, std::int64_t n, double inverse_temperature, float* block_max) {
   constexpr std::int64_t stretch = 8 * sampling::detail::block_tokens;
-  constexpr double log_2 = 0.693147180559945309, largest_base = 1048576.;
+  constexpr double log_2 = 0.693147180559945309;
+#if defined(__FMA__) || defined(__ARM_NEON)
+  constexpr double largest_base = 1048576.;
+#else
+  constexpr double largest_base = 128.;   // t is rounded before anything is taken from it
+#endif
   const auto scale = static_cast<float>(inverse_temperature / log_2);
   const auto per_logit = static_cast<double>(scale);   // as the weights have it: otherwise large logits would shift them against the maximum
   float max = sampling::detail::impossible;
