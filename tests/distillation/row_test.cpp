@@ -174,6 +174,31 @@ TEST(PerRow, ErrorsNameTheArgument) {
   EXPECT_NE(message_of([&] { measure(everything{}, {}, narrow.view(), z.view(), z.view(), z.view()); }).find("'out': extent 1 is 2; expected 15"), std::string::npos);
 }
 
+TEST(PerRow, TemperaturesWithoutAnInverseAreErrors) {
+  const auto z = noise(2, 20, 1);
+  logits<float> g(2, 20);
+  for (const double temperature : {1e-39, 1e-310}) {
+    EXPECT_NE(message_of([&] { loss(z.view(), z.view(), forward_kl{}, g.view(), {.temperature = temperature}); }).find("temperature"), std::string::npos);
+    EXPECT_NE(message_of([&] { per_row(forward_kl{}, z.view(), with_temperature(z.view(), temperature)); }).find("'teacher'"), std::string::npos);
+  }
+  EXPECT_EQ(loss(z.view(), z.view(), forward_kl{}, g.view(), {.temperature = 1e-30}).value, 0);
+}
+
+TEST(PerRow, AGradientOverPartOfTheLogitsIsAnError) {
+  std::vector<float> memory(400, 0.5f);
+  const auto view = [&](std::ptrdiff_t at, std::int64_t rows, std::int64_t stride) { return heddle::tensor_view<float, 2>{memory.data() + at, heddle::extents<2>{rows, 20}, heddle::extents<2>{stride, 1}}; };
+  const auto y = noise(4, 20, 1), one = noise(1, 20, 2);
+  const auto message = [&](auto z, const auto& teacher, auto g) { return message_of([&] { loss(z, teacher.view(), forward_kl{}, g); }); };
+  const std::string expected = "'gradient' overlaps the logits of argument 'student'";
+  for (const std::ptrdiff_t shift : {1, 19, 20, 60, 79}) EXPECT_NE(message(view(100, 4, 20), y, view(100 + shift, 4, 20)).find(expected), std::string::npos) << shift;
+  EXPECT_NE(message(view(100, 4, 20), y, view(41, 4, 20)).find(expected), std::string::npos);
+  EXPECT_NE(message(view(100, 1, 20), one, view(119, 1, 20)).find(expected), std::string::npos);
+  EXPECT_EQ(message(view(100, 4, 20), y, view(180, 4, 20)), "no error");
+  EXPECT_EQ(message(view(100, 4, 20), y, view(20, 4, 20)), "no error");
+  EXPECT_EQ(message(view(100, 4, 40), y, view(120, 4, 40)), "no error");   // side by side
+  EXPECT_EQ(message(view(100, 4, 20), y, view(100, 4, 20)), "no error");
+}
+
 TEST(PerRow, TheTemperatureOfTheStudentIsTheOneThatIsSquared) {
   const auto z = noise(3, 20, 1), y = noise(3, 20, 2);
   const double expected = loss(z.view(), y.view(), forward_kl{}, no_gradient, {.temperature = 2, .temperature_squared = true}).value;

@@ -153,6 +153,21 @@ struct bad_value {
 
 constexpr const char* name_of_input(int i) { return i == 0 ? "student" : i == 1 ? "teacher" : i == 2 ? "third row" : i == 3 ? "fourth row" : "further row"; }
 
+/// Whether rows of contiguous elements share memory: of one row, or of rows equally far apart (rows at other distances pass).
+inline bool overlaps(const row_sink& sink, const row_source& source) {
+  const std::int64_t rows = source.rows, width = source.width;
+  const std::int64_t pitch = sink.row_stride * bytes_of(sink.kind), sink_bytes = width * bytes_of(sink.kind), source_bytes = width * bytes_of(source.kind);
+  if (rows == 0 || sink.stride != 1 || source.stride != 1) return false;
+  const std::int64_t distance = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(sink.data)) - static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(source.data));
+  if (rows == 1) return distance < source_bytes && -distance < sink_bytes;
+  if (pitch <= 0 || pitch != source.row_stride * bytes_of(source.kind)) return false;
+  for (const std::int64_t step : {distance / pitch - 1, distance / pitch, distance / pitch + 1}) {   // rows of the logits that begin near row 0 of the gradient
+    const std::int64_t between = distance - step * pitch;
+    if (step > -rows && step < rows && between < source_bytes && -between < sink_bytes) return true;
+  }
+  return false;
+}
+
 template <class T, class F, int k>
 class row_call {
   static constexpr bool separate = has_separate_vocabularies<F>;
@@ -182,6 +197,8 @@ class row_call {
     for (int i = 0; i < k; ++i)
       require(sink.data != sources_[i].data || rows() == 0 || (sink.kind == sources_[i].kind && sink.stride == sources_[i].stride && sink.row_stride == sources_[i].row_stride && maps_[i].empty()), function_,
               ": argument '", argument, "' begins where logits do, with another shape; expected a buffer of its own, or the very view of those logits");
+    for (int i = 0; i < k; ++i)
+      require(sink.data == sources_[i].data || !maps_[i].empty() || !overlaps(sink, sources_[i]), function_, ": argument '", argument, "' overlaps the logits of argument '", name_of_input(i), "'; expected a buffer of its own, or the very view of those logits");
     constexpr std::int64_t cached_bytes = std::int64_t{8} << 20;
     sink.streamed = sink_rows * sink_width * bytes_of(sink.kind) > cached_bytes;
     for (int i = 0; i < k; ++i) sink.streamed = sink.streamed && sink.data != sources_[i].data;
@@ -269,6 +286,8 @@ class row_call {
       require(sources_[i].rows == rows(), function_, ": argument '", name_of_input(i), "': extent 0 is ", sources_[i].rows, "; expected ", rows());
       require(sources_[i].width > 0, function_, ": argument '", name_of_input(i), "': extent 1 is ", sources_[i].width, "; expected 1 or more");
       require(sources_[i].width <= std::numeric_limits<std::int32_t>::max(), function_, ": argument '", name_of_input(i), "': extent 1 is ", sources_[i].width, "; expected less than 2^31");
+      const double temperature = sources_[i].temperature > 0 ? sources_[i].temperature : options_.temperature;
+      require(1. / temperature <= static_cast<double>(std::numeric_limits<float>::max()), function_, ": the temperature of argument '", name_of_input(i), "' is ", temperature, "; expected one whose inverse is a number");
       if (!separate) require(sources_[i].width == vocabulary(), function_, ": argument '", name_of_input(i), "': extent 1 is ", sources_[i].width, "; expected ", vocabulary());
     }
     require(options_.mask.empty() || static_cast<std::int64_t>(options_.mask.size()) == rows(), function_, ": option 'mask' has ", options_.mask.size(), " entries; expected none or one per row, ", rows());
