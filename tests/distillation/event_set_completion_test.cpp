@@ -144,6 +144,20 @@ TEST(EventSetCompletion, OnlyTheMassOfTheSetCounts) {
   for (const double g : gradient.values) EXPECT_EQ(g, 0);
 }
 
+TEST(EventSetCompletion, SetsOfVanishingMassHaveFiniteLosses) {
+  const test::vocabulary student({"a", "b"}), teacher({"aa", "ab", "b"});
+  const byte_order student_order(student.view()), teacher_order(teacher.view());
+  array<float> y(1, 3), z(1, 2), gradient(1, 2);
+  const std::vector<partial_event> events{{0, 0, 1}};
+  const event_set_targets targets(student_order, teacher_order, "ab", events, y.view());   // "a" and "b" complete with weight 1/2 each
+  z(0, 1) = -1000;
+  const auto result = loss(z.view(), event_set_completion(targets), gradient.view());
+  EXPECT_EQ(result.row_status[0], status::ok);
+  EXPECT_NEAR(result.value, 500, 1e-9);
+  EXPECT_NEAR(gradient(0, 0), 0.5, 1e-6);
+  EXPECT_NEAR(gradient(0, 1), -0.5, 1e-6);
+}
+
 TEST(EventSetCompletion, Errors) {
   const test::vocabulary student({"a", "b"}), teacher({"aa", "ab", "b"});
   const byte_order student_order(student.view()), teacher_order(teacher.view());

@@ -160,7 +160,7 @@ class event_set_targets {
 
 class event_set_completion {
  public:
-  explicit event_set_completion(const event_set_targets& targets) : targets_(&targets), mass_(static_cast<std::size_t>(targets.first_event(targets.size()))), factor_(mass_.size()) {}
+  explicit event_set_completion(const event_set_targets& targets) : targets_(&targets), log_mass_(static_cast<std::size_t>(targets.first_event(targets.size()))), log_factor_(log_mass_.size()) {}
 
   void check(const call_shape& shape) const {
     require(shape.rows == targets_->size(), "event_set_completion: argument 'targets' has ", targets_->size(), " rows; expected one per row of logits, ", shape.rows);
@@ -172,23 +172,28 @@ class event_set_completion {
     const std::int64_t i = row.index();
     const auto events = targets_->events(i);
     const auto columns = targets_->columns(i), innermost = targets_->innermost(i);
-    double* const mass = mass_.data() + targets_->first_event(i);       // S(rho)
-    double* const factor = factor_.data() + targets_->first_event(i);   // sum of w / S over the event and those around it
-    for (std::size_t e = 0; e < events.size(); ++e) mass[e] = 0;
-    for (std::size_t j = 0; j < columns.size(); ++j) mass[innermost[j]] += math::exp(s.log_prob(columns[j]));
+    double* const log_mass = log_mass_.data() + targets_->first_event(i);       // ln S(rho)
+    double* const log_factor = log_factor_.data() + targets_->first_event(i);   // ln of the sum of w / S over the event and those around it
+    const auto log_sum = [](double a, double b) {
+      const double more = a > b ? a : b, less = a > b ? b : a;
+      return less == -math::infinity ? more : more + math::log(1 + math::exp(less - more));
+    };
+    for (std::size_t e = 0; e < events.size(); ++e) log_mass[e] = -math::infinity;
+    for (std::size_t j = 0; j < columns.size(); ++j) log_mass[innermost[j]] = log_sum(log_mass[innermost[j]], s.log_prob(columns[j]));
     for (std::size_t e = events.size(); e-- > 0;)
-      if (events[e].parent >= 0) mass[events[e].parent] += mass[e];
+      if (events[e].parent >= 0) log_mass[events[e].parent] = log_sum(log_mass[events[e].parent], log_mass[e]);
     double value = 0, weight = 0;
     for (std::size_t e = 0; e < events.size(); ++e) {
-      value -= events[e].weight * math::log(mass[e]), weight += events[e].weight;
-      factor[e] = events[e].weight / mass[e] + (events[e].parent >= 0 ? factor[events[e].parent] : 0);
+      value -= events[e].weight * log_mass[e], weight += events[e].weight;
+      const double own = math::log(events[e].weight) - log_mass[e];
+      log_factor[e] = events[e].parent >= 0 ? log_sum(own, log_factor[events[e].parent]) : own;
     }
-    return outcome{value, gradient{[=](auto v) { return weight * s(v).p; }, at(columns, [=](auto v, std::int64_t j) { return -static_cast<double>(s(v).p) * factor[innermost[static_cast<std::size_t>(j)]]; })}};
+    return outcome{value, gradient{[=](auto v) { return weight * s(v).p; }, at(columns, [=](auto v, std::int64_t j) { return -math::exp(static_cast<double>(s(v).log) + log_factor[innermost[static_cast<std::size_t>(j)]]); })}};
   }
 
  private:
   const event_set_targets* targets_;
-  mutable aligned_vector<double> mass_, factor_;   // each row writes its own part
+  mutable aligned_vector<double> log_mass_, log_factor_;   // each row writes its own part
 };
 
 }  // namespace HEDDLE_ISA
