@@ -111,6 +111,13 @@ TEST(BoundedAdvantage, EdgesAndErrors) {
   EXPECT_NE(message_of([&] { bounded_advantages(log_s, log_s, out, advantage_shape::tanh, 0); }).find("'kappa' is 0"), std::string::npos);
   EXPECT_NE(message_of([&] { bounded_advantages(log_s, log_s, std::span(out).first(1)); }).find("'out' has 1"), std::string::npos);
 
+  for (const double impossible : {-infinity, infinity, std::nan("")}) EXPECT_NE(message_of([&] { bounded_advantage(impossible, -1); }).find("'log_student' is"), std::string::npos);
+  EXPECT_NE(message_of([&] { bounded_advantage(-1, std::nan("")); }).find("'log_teacher' is NaN"), std::string::npos);
+  EXPECT_NE(message_of([&] { bounded_advantage(-1, -1, advantage_shape::tanh, -1); }).find("'kappa' is -1"), std::string::npos);
+  out = {5, 5};
+  for (const double share : {std::nan(""), -0.1, 1.5}) EXPECT_NE(message_of([&] { bounded_advantages(log_s, log_s, out, advantage_shape::sign, 1, std::vector<double>{0.5, share}); }).find("'total_variation': entry 1"), std::string::npos);
+  EXPECT_EQ(out[0], 5);
+
   // as rows: a token that the student cannot sample is marked, one that the teacher cannot gets A = -1
   array<double> z(2, 3), y(2, 3);
   z(0, 1) = -infinity, y(1, 1) = -infinity;

@@ -118,6 +118,9 @@ TEST(ResidualSubspace, Errors) {
   EXPECT_NE(message_of([&] { residual_subspace_loss(b.view(), h.view(), narrow.view()); }).find("'teacher'"), std::string::npos);
   EXPECT_NE(message_of([&] { residual_subspace_loss(b.view(), narrow.view(), narrow.view()); }).find("'factor'"), std::string::npos);
   EXPECT_NE(message_of([&] { residual_subspace_loss(b.view(), h.view(), h.view(), no_hidden_gradient{}, {.weights = std::vector<double>{1, -1, 1}}); }).find("entry 1 is -1"), std::string::npos);
+  auto broken = b;
+  broken(1, 2) = std::nan("");
+  EXPECT_NE(message_of([&] { residual_subspace_loss(broken.view(), h.view(), h.view()); }).find("'factor': entry (1, 2) is NaN"), std::string::npos);
   // a bad row says so and leaves the others
   auto target = gaussian<double>(3, 4, random);
   const double good = residual_subspace_loss(b.view(), h.view(), target.view()).row_values[2];

@@ -28,14 +28,25 @@ namespace heddle::distillation {
 
 enum class advantage_shape : std::uint8_t { sign, tanh, coupling };
 
-inline namespace HEDDLE_ISA {
+namespace detail::inline HEDDLE_ISA {
 
-inline double bounded_advantage(double log_student, double log_teacher, advantage_shape shape = advantage_shape::coupling, double kappa = 1) {
+inline double bounded_advantage_of(double log_student, double log_teacher, advantage_shape shape, double kappa) {
   const double ratio = log_teacher - log_student, size = ratio < 0 ? -ratio : ratio, direction = ratio < 0 ? -1 : ratio > 0 ? 1 : 0;
   if (shape == advantage_shape::sign || size == math::infinity) return direction;
   const double x = shape == advantage_shape::tanh ? size / kappa : size;
   const double refused = x < 1e-3 ? x * (1 - x / 2 * (1 - x / 3 * (1 - x / 4))) : 1 - math::exp(-x);   // 1 - e^-x
   return direction * (shape == advantage_shape::tanh ? refused / (2 - refused) : refused);
+}
+
+}  // namespace detail::inline HEDDLE_ISA
+
+inline namespace HEDDLE_ISA {
+
+inline double bounded_advantage(double log_student, double log_teacher, advantage_shape shape = advantage_shape::coupling, double kappa = 1) {
+  require(log_student > -math::infinity && log_student < math::infinity, "bounded_advantage: argument 'log_student' is ", log_student, "; expected a finite number, the log-probability of a sampled token");
+  require(log_teacher < math::infinity, "bounded_advantage: argument 'log_teacher' is ", log_teacher, "; expected a number or -infinity");
+  require(kappa > 0 && kappa < math::infinity, "bounded_advantage: argument 'kappa' is ", kappa, "; expected a positive number");
+  return detail::bounded_advantage_of(log_student, log_teacher, shape, kappa);
 }
 
 inline void bounded_advantages(std::span<const double> log_student, std::span<const double> log_teacher, std::span<double> out, advantage_shape shape = advantage_shape::coupling, double kappa = 1,
@@ -48,8 +59,9 @@ inline void bounded_advantages(std::span<const double> log_student, std::span<co
   for (std::size_t i = 0; i < log_student.size(); ++i) {
     require(log_student[i] > -math::infinity && log_student[i] < math::infinity, name, ": argument 'log_student': entry ", i, " is ", log_student[i], "; expected a finite number, the log-probability of a sampled token");
     require(log_teacher[i] < math::infinity, name, ": argument 'log_teacher': entry ", i, " is ", log_teacher[i], "; expected a number or -infinity");
+    require(total_variation.empty() || (total_variation[i] >= 0 && total_variation[i] <= 1), name, ": argument 'total_variation': entry ", i, " is ", total_variation.empty() ? 0. : total_variation[i], "; expected 0 to 1");
   }
-  for (std::size_t i = 0; i < log_student.size(); ++i) out[i] = bounded_advantage(log_student[i], log_teacher[i], shape, kappa) * (total_variation.empty() ? 1 : total_variation[i]);
+  for (std::size_t i = 0; i < log_student.size(); ++i) out[i] = detail::bounded_advantage_of(log_student[i], log_teacher[i], shape, kappa) * (total_variation.empty() ? 1 : total_variation[i]);
 }
 
 }  // namespace HEDDLE_ISA
@@ -69,7 +81,7 @@ struct bounded_policy_gradient {
     const std::int64_t x = tokens.data()[row.index()];
     const double log_s = s.log_prob(x);
     if (log_s == -math::infinity) row.reject(status::proposal_outside_support);
-    const double a = bounded_advantage(log_s, t.log_prob(x), shape, kappa) * (scale_by_total_variation ? row.tv(s, t) : 1);
+    const double a = detail::bounded_advantage_of(log_s, t.log_prob(x), shape, kappa) * (scale_by_total_variation ? row.tv(s, t) : 1);
     return outcome{-a * log_s, detail::towards(s, x, a)};
   }
 };

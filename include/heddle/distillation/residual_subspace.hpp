@@ -6,7 +6,7 @@
 // factor [r, d] (fit it with residual_subspace_fit.hpp), student and teacher [N, d], gradient [N, d] or none: f32, f16, bf16 or double, any strides.
 // The gradient is written, times w_i / sum mask; it may be the student's own storage. Masked rows are not read and their gradient is 0. A row with
 // NaN or infinity has that status, adds 0, stays in the count and gets gradient 0. Errors: shapes, mask and weights of another length, a negative
-// or NaN weight, r = 0.
+// or NaN weight, r = 0, a factor that is not finite.
 // Sums in double, in a fixed order: the result depends on no executor. Cost: 4 r d flops a row; d + r doubles of scratch a worker, allocated.
 // The weight of this loss beside a distillation loss: calibrated_weight, from one fixed batch and frozen afterwards, so that arms (structured factor,
 // random control) push equally hard.
@@ -100,6 +100,9 @@ residual_subspace_result residual_subspace_loss(const Factor& factor, const Stud
   detail::check_mask(name, options.mask, rows);
   require(options.weights.empty() || options.weights.size() == count, name, ": option 'weights' has ", options.weights.size(), " entries; expected one per row, ", count);
   for (std::size_t i = 0; i < options.weights.size(); ++i) require(options.weights[i] >= 0 && options.weights[i] < math::infinity, name, ": option 'weights': entry ", i, " is ", options.weights[i], "; expected a finite number, 0 or more");
+  for (std::int64_t j = 0; j < rank; ++j)
+    for (std::int64_t c = 0; c < width; ++c)
+      if (const auto b = static_cast<double>(basis(j, c)); b - b != 0) fail(name, ": argument 'factor': entry (", j, ", ", c, ") is ", b, "; expected a finite number");
   if constexpr (with_gradient) require_shape(name, "gradient", view_of(gradient), extents{rows, width});
 
   std::int64_t unmasked = 0;
