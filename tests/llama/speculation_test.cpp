@@ -1,5 +1,6 @@
 // Every drafter and rule of the programs on the engine: what a round leaves in the cache, what several sequences decode, and by which law.
 #include <gtest/gtest.h>
+#include <heddle/speculative/audit/exactness.hpp>
 #include <heddle/speculative/decode_batch.hpp>
 #include <heddle/speculative/decode_loop.hpp>
 #include <heddle/speculative/draft/draft_nodes.hpp>
@@ -115,6 +116,48 @@ TEST(Speculation, EveryRoundLeavesThePlainCache) {
     }
   }
   EXPECT_GT(branches, 50);
+}
+
+// The audit of speculative decoding against one token at a time finds no difference and no near tie, with any cache and any activations.
+TEST(Speculation, TheExactnessAuditFindsNothing) {
+  constexpr std::int64_t length = 48;
+  for (const auto& [codec, activations] : {std::pair{"f32", linear::precision::f32}, {"f16", linear::precision::int24}, {"int8", linear::precision::int8}}) {
+    small_engine plain(codec, activations), drafted(codec, activations, 2);
+    std::vector<heddle::audit::run_comparison> runs;
+    for (const char* const name : {"auto", "tree:suffix", "self:1", "tree:self:1", "planted tree"})
+      for (const unsigned seed : {5u, 6u}) {
+        const auto prompt = repeated_prompt(45, seed);
+        const auto text = decode_plainly(plain, prompt, {.temperature = 0.f}, length);
+        const chain policy{parameters{.temperature = 0.f}};
+        drafted.cache->truncate(0);
+        drafted.net.prefill(std::span(prompt).first(prompt.size() - 1));
+        const auto run = [&](auto& drafter) {
+          heddle::decode_loop loop{drafted.net, drafter, verify::match{.seed = 3}, policy, {.prompt = prompt, .max_new_tokens = length, .draft_length = 9}};  // greedy, at this temperature
+          while (!loop.done()) loop.step();
+          EXPECT_GT(loop.stats().drafted, 0) << name;
+          const auto tokens = loop.tokens().subspan(prompt.size());
+          return std::vector<token>(tokens.begin(), tokens.end());
+        };
+        std::vector<token> speculative;
+        if (planted tree{.text = &text}; std::string(name) == "planted tree") speculative = run(tree);
+        else speculative = run(*make_drafter<draft_law::deterministic>(name, {drafted.net, 0, policy, {.seed = 3}}));
+
+        plain.cache->truncate(0);
+        plain.net.prefill(std::span(prompt).first(prompt.size() - 1));
+        std::vector<float> rows;
+        for (std::int64_t i = 0; i < length; ++i) {
+          const token last = i ? speculative[static_cast<std::size_t>(i) - 1] : prompt.back();
+          const auto logits = plain.net.append(std::span(&last, 1));
+          for (std::int64_t v = 0; v < logits.extent(1); ++v) rows.push_back(logits(0, v));
+        }
+        const heddle::tensor_view sequential{rows.data(), heddle::extents{length, static_cast<std::int64_t>(rows.size()) / length}};
+        const auto check = heddle::audit::check_teacher_forced(sequential, speculative);
+        EXPECT_EQ(check.exact, length) << codec << " " << name;
+        const std::vector<token> reference(text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end());
+        runs.push_back(heddle::audit::compare_runs(reference, speculative, sequential));
+      }
+    EXPECT_EQ(heddle::audit::summarise(runs).match_rate(), 1) << codec;
+  }
 }
 
 // The whole model as its own drafter, with the noise of the target: everything is accepted. A layer less: not everything.
