@@ -5,6 +5,7 @@
 
 #include <heddle/core/thread_team.hpp>
 #include <heddle/distillation/fused_linear.hpp>
+#include <heddle/distillation/sampled_token.hpp>
 #include <heddle/distillation/support.hpp>
 
 #include <gtest/gtest.h>
@@ -124,6 +125,19 @@ TEST(FusedLinear, BlocksAndThreadsChangeNothing) {
   const auto plain = evaluate(forward_kl{}, {}, product(h, w), y);
   const gradients expected = of_logits(plain.gradient, h, w);
   expect_close(dh, expected.hidden, 1e-5), expect_close(dw, expected.unembedding, 1e-5);
+}
+
+// 1,024 rows that add 2^-9 each to what one row has made 1, over several blocks of rows: a sum kept in the type of the states would stay at 1.
+TEST(FusedLinear, ManySmallGradientsAddUp) {
+  constexpr std::int64_t n = 1025;
+  logits<heddle::bfloat16> h(n, 1), w(2, 1);   // the unembedding is 0: both tokens have probability 1/2
+  for (auto& x : h.data) x = heddle::bfloat16{0x1p-8f};
+  h(0, 0) = heddle::bfloat16{2.f};
+  const std::vector<std::int32_t> tokens(n, 0);
+  logits<float> dh(n, 1), dw(2, 1);
+  fused_linear_loss(h.view(), w.view(), nll{tokens}, dh.view(), dw.view(), {.reduction = reduction::sum});
+  EXPECT_EQ(dw(0, 0), -3);
+  EXPECT_EQ(dw(1, 0), 3);
 }
 
 TEST(FusedLinear, NeverHoldsAllLogits) {

@@ -191,7 +191,7 @@ struct constant {
     return outcome{values[static_cast<std::size_t>(row.index())], gradient{zero{}}};
   }
 };
-TEST(Loss, AddsManySmallRowGradientsInDouble) {
+TEST(Loss, AddsManySmallRowValuesInDouble) {
   // 1024 rows whose loss is 2^-9 each, and one of 1: a running sum in bfloat16 would stay at 1
   std::vector<double> values(1025, 0x1p-9);
   values[0] = 1;

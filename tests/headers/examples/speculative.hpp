@@ -3,6 +3,7 @@
 #include <heddle/sampling/chain.hpp>
 #include <heddle/speculative/decode_batch.hpp>
 #include <heddle/speculative/draft/block_model.hpp>
+#include <heddle/speculative/draft/block_sampler.hpp>
 #include <heddle/speculative/draft/candidate_relay.hpp>
 #include <heddle/speculative/draft/causal_head.hpp>
 #include <heddle/speculative/draft/draft_heads.hpp>
@@ -129,6 +130,10 @@ inline heddle::tensor_view<const double, 2> chances;
 inline std::span<const double> passes_per_second;
 inline void keep_first(std::int32_t) {}
 }  // namespace of_draft_prefix_schedule
+namespace of_draft_prefix_attention_head {
+inline block model;
+inline heddle::weight_matrix w1, wq, w2, keys, values;
+}  // namespace of_draft_prefix_attention_head
 namespace of_draft_proposal_mix {
 inline heddle::tensor_view<const float, 2> first, second;
 inline std::span<const std::int32_t> labels;
