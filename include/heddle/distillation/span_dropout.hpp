@@ -64,6 +64,7 @@ inline double draw_rate(random_key key, const span_dropout& options) {
   if (a == 0. || p == 0. || p == 1. || !detail::finite(a) || !detail::finite(a * (1. - p) / p)) return p;
   key.purpose = purpose::dropout_rate;
   const double dropped = detail::log_gamma_variate(a, key, 0), left = detail::log_gamma_variate(a * (1. - p) / p, key, 1u << 31);
+  if (dropped == left && !detail::finite(left)) return uniform(key) < p ? 1. : 0.;   // both underflowed: the limit, all spans or none
   return 1. / (1. + math::exp(left - dropped));
 }
 
