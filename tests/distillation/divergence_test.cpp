@@ -211,4 +211,40 @@ TEST(Divergence, MassThatRoundsToZeroBesideImpossibleTokensIsNothing) {
   }
 }
 
+TEST(Divergence, AMaximumThatRisesLateIsTheMaximum) {
+  for (const bool masked : {false, true})
+    for (const float rise : {5.f, 7.9f, 8.1f, 20.f, 90.f, 130.f, 200.f, 1e4f})
+      for (const std::int64_t where : {std::int64_t{1024}, std::int64_t{1700}, std::int64_t{2502}}) {
+        auto z = noise(2, 2503, 1), y = noise(2, 2503, 2);
+        z(0, where) += rise, y(1, where) += rise, z(0, 2502) += 2 * rise, y(1, 1100) += rise / 2;
+        if (masked)   // no mass where neither has any, in whole chunks too
+          for (std::int64_t v = 3; v < 1090; ++v) z(0, v) = y(0, v) = z(1, v) = y(1, v) = -INFINITY;
+        const auto expect = [&](const auto& functional, auto of_row) {
+          const auto got = evaluate(functional, sums, z, y);
+          for (std::int64_t r = 0; r < 2; ++r) {
+            const reference::row_loss expected = of_row(reference::softmax(z.row(r), temperature), reference::softmax(y.row(r), temperature));
+            const auto i = static_cast<std::size_t>(r);
+            if (expected.value == infinite) {   // the reference's masses underflow where logarithms do not
+              EXPECT_TRUE(got.result.row_status[i] == heddle::status::ok && got.result.row_values[i] > 300) << rise << ' ' << where;
+              continue;
+            }
+            ASSERT_EQ(got.result.row_status[i], heddle::status::ok) << masked << ' ' << rise << ' ' << where;
+            EXPECT_NEAR(got.result.row_values[i], expected.value, 2e-6 * (1 + expected.value)) << masked << ' ' << rise << ' ' << where;
+            for (std::int64_t v = 0; v < 2503; ++v) ASSERT_NEAR(static_cast<double>(got.gradient(r, v)), expected.gradient[static_cast<std::size_t>(v)], 1e-6 * (1 + expected.value)) << masked << ' ' << rise << ' ' << where << ' ' << v;
+          }
+        };
+        expect(forward_kl{}, [](const auto& s, const auto& t) { return reference::forward_kl(s, t, temperature); });
+        expect(reverse_kl{}, [](const auto& s, const auto& t) { return reference::reverse_kl(s, t, temperature); });
+        expect(generalized_jsd{}, [](const auto& s, const auto& t) { return reference::generalized_jsd(s, t, 0.5, temperature); });
+      }
+}
+
+TEST(Divergence, LogitsAFloatsRangeApartLeaveNumbers) {
+  logits<float> z(1, 1056), y(1, 1056);
+  for (std::int64_t v = 0; v < 1056; ++v) z(0, v) = v < 1024 ? -3e38f : v < 1040 ? 0.f : 3e38f, y(0, v) = 0;
+  const auto got = evaluate(reverse_kl{}, {.chunk = 16}, z, y);
+  EXPECT_NEAR(got.result.value, std::log(1056. / 16), 1e-5);
+  for (const float g : got.gradient.data) EXPECT_NEAR(g, 0, 1e-6);
+}
+
 }  // namespace

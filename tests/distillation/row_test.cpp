@@ -120,7 +120,8 @@ TEST(PerRow, BackwardReachesEveryNamedRowEvenInPlace) {
 }
 
 TEST(PerRow, EqualsTheFusedCall) {
-  const auto z = noise(5, 1100, 1), y = noise(5, 1100, 2);
+  auto z = noise(5, 1100, 1), y = noise(5, 1100, 2);
+  z(0, 1099) = 40, y(1, 1050) = 60, z(2, 7) = -INFINITY, z(4, 3) = y(4, 3) = -INFINITY, z(4, 1080) = 150;   // maxima that rise late
   const std::vector<double> weights{1, 2, 0, 0.5, 1};
   const std::vector<std::uint8_t> mask{1, 1, 1, 0, 1};
   const auto check = [&](const auto& functional) {
@@ -130,7 +131,7 @@ TEST(PerRow, EqualsTheFusedCall) {
     const auto later = reduce(rows, {.weights = weights}, g.view());
     EXPECT_EQ(later.value, fused.result.value);
     EXPECT_EQ(later.rows_kept, fused.result.rows_kept);
-    for (std::size_t i = 0; i < g.data.size(); ++i) ASSERT_NEAR(g.data[i], fused.gradient.data[i], 1e-6 * std::abs(fused.gradient.data[i]) + 1e-10);
+    EXPECT_EQ(g.data, fused.gradient.data);
   };
   check(reverse_kl{}), check(generalized_jsd{.beta = 0.2}), check(total_variation{});
   check(targeted{forward_kl{}, power_target{.lambda = 0.4}});

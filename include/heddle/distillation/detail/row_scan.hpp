@@ -106,6 +106,7 @@ class row_scan {
     const double growth = (reference - sums[i].reference) * rows_[i].inverse_temperature;
     if (!(growth > 0)) return false;
     if (sums[i].sum > 0) {
+      finite_ = finite_ && growth < -lowest_logs;   // what came before lies as deep below the new reference
       const double less = math::exp(-growth);
       if (moments && i < 2) cross[i] = less * (cross[i] - growth * sums[i].sum), cross[1 - i] += growth * sums[1 - i].sum;
       sums[i].sum *= less;
@@ -151,11 +152,11 @@ class row_scan {
     const std::int64_t step = rows_[i].source.stride * bytes_of(rows_[i].source.kind);
     return {static_cast<const char*>(rows_[i].data) + column * step, step};
   }
-  /// e^x; of finite x above any that is kept only something large.
+  /// e^x; of x above any that is kept only something large.
   template <bool finite>
   [[gnu::always_inline]] inline static number exp_below(const number& x) {
     if constexpr (finite) return exp_of_log<true>(min(x, number(80)));
-    else return exp_of_log<false>(x);
+    else return exp_of_log<false>(select(x > 80, 80, x));   // NaN stays
   }
   static bool are_finite(const number& logs) {
     const double total = lane_sum(logs);
