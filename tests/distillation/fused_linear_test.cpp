@@ -165,6 +165,11 @@ TEST(FusedLinear, GradientsDoNotReplaceInputs) {
   logits<float> dh(3, 4), dw(5, 4);
   EXPECT_NE(message_of([&] { fused_linear_loss(h.view(), w.view(), y.view(), reverse_kl{}, h.view(), dw.view()); }).find("'d_hidden' lies where an input does"), std::string::npos);
   EXPECT_NE(message_of([&] { fused_linear_loss(h.view(), w.view(), y.view(), reverse_kl{}, dh.view(), w.view()); }).find("'d_unembedding' lies where an input does"), std::string::npos);
+  std::vector<float> memory(64, 0.25f);
+  const auto view = [&](std::ptrdiff_t at, std::int64_t rows) { return tensor_view<float, 2>{memory.data() + at, extents<2>{rows, 4}}; };
+  EXPECT_NE(message_of([&] { fused_linear_loss(view(0, 3), w.view(), y.view(), reverse_kl{}, view(11, 3), dw.view()); }).find("'d_hidden' lies where an input does"), std::string::npos);
+  EXPECT_NE(message_of([&] { fused_linear_loss(h.view(), w.view(), y.view(), reverse_kl{}, view(8, 3), view(0, 5)); }).find("'d_unembedding' lies where 'd_hidden' does"), std::string::npos);
+  EXPECT_EQ(message_of([&] { fused_linear_loss(view(0, 3), view(12, 5), y.view(), reverse_kl{}, view(32, 3), view(44, 5)); }), "no error");
 }
 
 }  // namespace

@@ -194,6 +194,9 @@ TEST(PerRow, AGradientOverPartOfTheLogitsIsAnError) {
   for (const std::ptrdiff_t shift : {1, 19, 20, 60, 79}) EXPECT_NE(message(view(100, 4, 20), y, view(100 + shift, 4, 20)).find(expected), std::string::npos) << shift;
   EXPECT_NE(message(view(100, 4, 20), y, view(41, 4, 20)).find(expected), std::string::npos);
   EXPECT_NE(message(view(100, 1, 20), one, view(119, 1, 20)).find(expected), std::string::npos);
+  EXPECT_NE(message(view(100, 4, 20), y, view(165, 4, 40)).find(expected), std::string::npos);   // rows at other distances
+  EXPECT_NE(message(view(100, 4, 60), y, view(10, 4, 40)).find(expected), std::string::npos);
+  EXPECT_EQ(message(view(100, 4, 60), y, view(20, 4, 60)), "no error");
   EXPECT_EQ(message(view(100, 4, 20), y, view(180, 4, 20)), "no error");
   EXPECT_EQ(message(view(100, 4, 20), y, view(20, 4, 20)), "no error");
   EXPECT_EQ(message(view(100, 4, 40), y, view(120, 4, 40)), "no error");   // side by side

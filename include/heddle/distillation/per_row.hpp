@@ -153,17 +153,22 @@ struct bad_value {
 
 constexpr const char* name_of_input(int i) { return i == 0 ? "student" : i == 1 ? "teacher" : i == 2 ? "third row" : i == 3 ? "fourth row" : "further row"; }
 
-/// Whether rows of contiguous elements share memory: of one row, or of rows equally far apart (rows at other distances pass).
-inline bool overlaps(const row_sink& sink, const row_source& source) {
-  const std::int64_t rows = source.rows, width = source.width;
-  const std::int64_t pitch = sink.row_stride * bytes_of(sink.kind), sink_bytes = width * bytes_of(sink.kind), source_bytes = width * bytes_of(source.kind);
-  if (rows == 0 || sink.stride != 1 || source.stride != 1) return false;
-  const std::int64_t distance = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(sink.data)) - static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(source.data));
-  if (rows == 1) return distance < source_bytes && -distance < sink_bytes;
-  if (pitch <= 0 || pitch != source.row_stride * bytes_of(source.kind)) return false;
-  for (const std::int64_t step : {distance / pitch - 1, distance / pitch, distance / pitch + 1}) {   // rows of the logits that begin near row 0 of the gradient
-    const std::int64_t between = distance - step * pitch;
-    if (step > -rows && step < rows && between < source_bytes && -between < sink_bytes) return true;
+/// Rows of contiguous elements as bytes.
+struct byte_rows {
+  std::int64_t at, rows, pitch, width;
+};
+template <class Rows>   // row_sink, row_source
+byte_rows bytes_of_rows(const Rows& r, std::int64_t rows, std::int64_t width) {
+  return {static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(r.data)), r.stride == 1 || width == 1 ? rows : 0, r.row_stride * bytes_of(r.kind), width * bytes_of(r.kind)};
+}
+/// Whether some row of a and some row of b share a byte. Pitches are 0 or more.
+inline bool overlaps(const byte_rows& a, const byte_rows& b) {
+  if (b.rows == 0 || a.width == 0 || b.width == 0) return false;
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    const std::int64_t begin = a.at + r * a.pitch, last = begin + a.width - 1;
+    if (last < b.at) continue;
+    const std::int64_t before = b.pitch > 0 ? (last - b.at) / b.pitch : 0, row = before < b.rows ? before : b.rows - 1;   // the last row of b that begins before this one ends
+    if (b.at + row * b.pitch + b.width > begin) return true;
   }
   return false;
 }
@@ -198,7 +203,7 @@ class row_call {
       require(sink.data != sources_[i].data || rows() == 0 || (sink.kind == sources_[i].kind && sink.stride == sources_[i].stride && sink.row_stride == sources_[i].row_stride && maps_[i].empty()), function_,
               ": argument '", argument, "' begins where logits do, with another shape; expected a buffer of its own, or the very view of those logits");
     for (int i = 0; i < k; ++i)
-      require(sink.data == sources_[i].data || !maps_[i].empty() || !overlaps(sink, sources_[i]), function_, ": argument '", argument, "' overlaps the logits of argument '", name_of_input(i), "'; expected a buffer of its own, or the very view of those logits");
+      require(sink.data == sources_[i].data || !maps_[i].empty() || !overlaps(bytes_of_rows(sink, sources_[i].rows, sources_[i].width), bytes_of_rows(sources_[i], sources_[i].rows, sources_[i].width)), function_, ": argument '", argument, "' overlaps the logits of argument '", name_of_input(i), "'; expected a buffer of its own, or the very view of those logits");
     constexpr std::int64_t cached_bytes = std::int64_t{8} << 20;
     sink.streamed = sink_rows * sink_width * bytes_of(sink.kind) > cached_bytes;
     for (int i = 0; i < k; ++i) sink.streamed = sink.streamed && sink.data != sources_[i].data;
