@@ -392,7 +392,7 @@ class row_losses {
     return kept;
   }
 
-  /// upstream[r] * dL_r / dz of named row 0, then of the next ones.
+  /// upstream[r] * dL_r / dz of named row 0, then of the next ones. One call at a time on one object: functionals may work in memory of their own.
   template <matrix... Gradients>
   void backward(std::span<const double> upstream, const Gradients&... gradients) const {
     constexpr int G = sizeof...(Gradients);
