@@ -7,8 +7,8 @@
 //   given_top_k<D>    top_k_tail with a teacher that is known by k tokens and their log-probabilities per row; a functional of the student alone
 // D: forward_kl, reverse_kl, generalized_jsd or total_variation. S is chosen by teacher, student, or is the union of both choices, and is a constant. k > V counts as V.
 // Ties: larger logit first, then lower id. A divergence of buckets is at most the full one, and equal to it for k = V.
-// Accuracy: in S the gradient is s_v a_tail plus a correction, so with float logits it has an absolute error of about 6e-8 s_v |a_tail|: for forward KL
-// |a_tail| = t_tail / s~_tail, which matters where the student's tail is a millionth of the teacher's or less. Double logits have no such limit.
+// Accuracy with float logits: the tail is what the sum over S leaves of 1, within 1e-7, so where the student's tail is below about 1e-5 it, and for forward
+// KL (a_tail = -t_tail / s~_tail) all of the gradient, are known to a few digits only. Double logits have no such limit.
 // There is no truncated divergence without tail and renormalisation: it can be driven down by pushing the student's mass off the support.
 // A renormalised row whose support holds no mass of student or teacher has status empty_support.
 // Errors: k <= 0; ids outside [0, V) or repeated in a row. Cost: one more read of the selecting row(s), O(V + hits log k); sums over S in double.
