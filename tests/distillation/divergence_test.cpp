@@ -247,4 +247,19 @@ TEST(Divergence, LogitsAFloatsRangeApartLeaveNumbers) {
   for (const float g : got.gradient.data) EXPECT_NEAR(g, 0, 1e-6);
 }
 
+// A functional that uses JSD without memory for its term computes the term again.
+struct jsd_of_somebody {
+  template <class Row, class S, class T>
+  auto operator()(Row& row, S s, T t) const {
+    return generalized_jsd{.beta = 0.3}(row, s, t);
+  }
+};
+
+TEST(Divergence, ATermThatIsNotKeptIsComputedAgain) {
+  const auto z = noise(4, 2500, 1), y = noise(4, 2500, 2);
+  const auto kept = evaluate(generalized_jsd{.beta = 0.3}, {}, z, y), again = evaluate(jsd_of_somebody{}, {}, z, y);
+  EXPECT_EQ(kept.result.row_values, again.result.row_values);
+  for (std::size_t i = 0; i < kept.gradient.data.size(); ++i) ASSERT_NEAR(kept.gradient.data[i], again.gradient.data[i], 1e-8);
+}
+
 }  // namespace

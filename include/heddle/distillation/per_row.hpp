@@ -11,7 +11,7 @@
 //
 // Optional members of a functional
 //   static constexpr moments pair_moments = moments::both  row.kl of named rows 0 and 1 costs no pass of its own (or ::forward, ::reverse: one of the two)
-//   static constexpr bool keeps_term = true               row.sum_keeping keeps a number per column
+//   static constexpr bool keeps_term = true               row.sum_keeping keeps a number per column; else row.kept computes it again
 //   std::int64_t selected_columns() const                 most columns that row.top_k and row.unite give out in one row
 //   static constexpr bool separate_vocabularies = true    named rows of different V; walks go over row 0, others are read by column
 //   void check(const call_shape&) const                   throws what is wrong with the functional's own data, before anything is written
@@ -179,7 +179,7 @@ class row_call {
 
  public:
   static constexpr int walked = separate ? 1 : k;
-  using walker = row_walker<T, k, walked, static_cast<unsigned>(pair_moments_of<F>())>;
+  using walker = row_walker<T, k, walked, static_cast<unsigned>(pair_moments_of<F>()), keeps_term<F>()>;
   static constexpr int record_size = recorded_sums;
   static_assert(pair_moments_of<F>() == moments::none || (k >= 2 && !separate), "pair_moments needs two named rows of one vocabulary");
 

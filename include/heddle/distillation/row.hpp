@@ -110,11 +110,11 @@ struct chunk_rows {
 namespace heddle::distillation::inline HEDDLE_ISA {
 
 /// `finite`: no logit of the row is -infinity, so that nothing has to be guarded.
-template <class T, int named_rows, bool finite_logits, bool keeps_ratio = false>
+template <class T, int named_rows, bool finite_logits, bool keeps_ratio = false, bool keeps_term = false>
 struct position {
   using number = real<T>;
   static constexpr int rows = named_rows;
-  static constexpr bool finite = finite_logits, scanned = true, has_ratio = keeps_ratio;
+  static constexpr bool finite = finite_logits, scanned = true, has_ratio = keeps_ratio, has_kept = keeps_term;
   const detail::chunk_rows<T, named_rows>* chunk;
   std::int64_t column;   ///< of the first lane
   [[gnu::always_inline]] inline number logit(int i) const { return chunk->z[i].load(column - chunk->first); }
@@ -127,7 +127,7 @@ template <int named_rows>
 struct single_position {
   using number = real<double>;
   static constexpr int rows = named_rows;
-  static constexpr bool finite = false, scanned = false, has_ratio = false;
+  static constexpr bool finite = false, scanned = false, has_ratio = false, has_kept = false;
   std::int64_t column;
   real<double> logits[named_rows];
   [[gnu::always_inline]] inline number logit(int i) const { return logits[i]; }
@@ -307,7 +307,7 @@ struct kept_term {
   F terms;
   template <class V>
   [[gnu::always_inline]] inline auto operator()(const V& v) const {
-    if constexpr (V::scanned) return v.kept();
+    if constexpr (V::has_kept) return v.kept();
     else {
       const auto all = terms(v);
       return all.values[sizeof all.values / sizeof all.values[0] - 1];

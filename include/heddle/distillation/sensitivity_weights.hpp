@@ -32,7 +32,6 @@ struct sensitivity_options {
 
 /// Row functional of clean, corrupted and removed rows for `measure`: the terms a and b.
 struct context_sensitivity {
-  static constexpr bool keeps_term = true;   // as generalized_jsd does
   sensitivity_distance distance = sensitivity_distance::total_variation;
   template <class Row, class C, class X, class R>
   auto operator()(Row& row, C clean, X corrupted, R removed) const {

@@ -4,13 +4,14 @@
 
 namespace heddle::distillation::inline HEDDLE_ISA {
 
-template <class T, int named_rows, int walked, unsigned wanted_moments>
+/// keeps_term: there is memory for a number per column.
+template <class T, int named_rows, int walked, unsigned wanted_moments, bool keeps_term = false>
 class row_walker : detail::row_scan<T, named_rows, walked, wanted_moments> {
   using scan = detail::row_scan<T, named_rows, walked, wanted_moments>;
   using scan::memory_, scan::rows_, scan::normalisers_, scan::kl_of_first_two_, scan::finite_, scan::status_, scan::index_, scan::chunk_at, scan::cells, scan::not_negative, scan::moment_of, scan::lanes;
   using number = real<T>;
   template <bool finite>
-  using place = position<T, walked, finite, scan::keeps_ratio>;
+  using place = position<T, walked, finite, scan::keeps_ratio, keeps_term>;
   using chunk_rows = detail::chunk_rows<T, walked>;
 
  public:
@@ -32,14 +33,13 @@ class row_walker : detail::row_scan<T, named_rows, walked, wanted_moments> {
     if constexpr (std::is_same_v<result, number>) return totals.values[0];
     else return totals;
   }
-  /// f(v) = terms(a, ..., x): sums of all but x, which row.kept(f) is from then on. One at a time.
+  /// f(v) = terms(a, ..., x): sums of all but x, which row.kept(f) is from then on. One at a time; where nothing is kept, kept(f) computes x again.
   template <class F>
   auto sum_keeping(F f) {
-    require(memory_.kept, "distillation: a functional keeps a term of a sum; its keeps_term has to say so");
     constexpr int n = detail::num_terms<decltype(f(place<false>{}))> - 1;
     terms<double, n> totals, again;
-    bool walked_now = false;
-    const auto walk_once = [&](terms<double, n>& to) { guarded([&]<bool finite>() { sum_terms<finite, n, true>(f, to.values); }), walked_now = true; };
+    bool walked_now = !keeps_term;
+    const auto walk_once = [&](terms<double, n>& to) { guarded([&]<bool finite>() { sum_terms<finite, n, keeps_term>(f, to.values); }), walked_now = true; };
     record_.keep(totals.values, n, [&] { walk_once(totals); });
     if (!walked_now) walk_once(again);   // the sums are on record, the terms are not
     return totals;
@@ -215,7 +215,7 @@ class row_walker : detail::row_scan<T, named_rows, walked, wanted_moments> {
     for (std::int64_t first = 0, n; first < width; first += n, ++number_of_chunk) {
       n = chunk_at(first, width);
       chunk_rows rows;
-      rows.first = first, rows.kept = memory_.kept + first;
+      rows.first = first, rows.kept = keeps_term ? memory_.kept + first : nullptr;
       for (int i = 0; i < walked; ++i) {
         rows.z[i] = cells(i, first, n);
         rows.exps[i] = memory_.exps[i] + first, rows.factor[i] = memory_.factors[i][number_of_chunk];
