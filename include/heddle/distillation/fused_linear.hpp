@@ -190,12 +190,16 @@ loss_result fused_linear(const F& functional, const row_source& hidden, const ro
   if constexpr (has_unembedding) to_unembedding = view_of(d_unembedding), require_shape(function, "d_unembedding", to_unembedding, extents{vocabulary, d}), require(to_unembedding.stride(1) == 1 || d == 1, function, ": argument 'd_unembedding' has stride ", to_unembedding.stride(1), " along its width; expected 1");
 
   constexpr auto rows_of = [](const tensor_view<T, 2>& x) { return byte_rows{static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(x.data())), x.extent(0), x.stride(0) * std::int64_t{sizeof(T)}, x.extent(1) * std::int64_t{sizeof(T)}}; };
-  for (const row_source* input : {&hidden, &unembedding, teacher_hidden, teacher_unembedding, static_cast<const row_source*>(&teacher.source)}) {   // read again after gradients of a block are written
-    if (!input || !input->data) continue;
-    const byte_rows there = bytes_of_rows(*input, input->rows, input->width);
-    if constexpr (has_hidden) require(!overlaps(rows_of(to_hidden), there), function, ": argument 'd_hidden' lies where an input does; expected a buffer of its own");
-    if constexpr (has_unembedding) require(!overlaps(rows_of(to_unembedding), there), function, ": argument 'd_unembedding' lies where an input does; expected a buffer of its own");
-  }
+  std::int64_t teacher_rows = teacher.map.empty() ? teacher.source.rows : 0;   // of a selection: up to the last that is selected
+  for (const std::int32_t row : teacher.map) teacher_rows = row < teacher_rows ? teacher_rows : row + 1;
+  const auto check_input = [&](const row_source& input, std::int64_t input_rows) {   // read again after gradients of a block are written
+    if (!input.data || input_rows == 0) return;
+    const auto lies_in = [&](const tensor_view<T, 2>& x) { return x.size() > 0 && (static_cast<const void*>(x.data()) == input.data || overlaps(rows_of(x), bytes_of_rows(input, input_rows, input.width))); };
+    if constexpr (has_hidden) require(!lies_in(to_hidden), function, ": argument 'd_hidden' lies where an input does; expected a buffer of its own");
+    if constexpr (has_unembedding) require(!lies_in(to_unembedding), function, ": argument 'd_unembedding' lies where an input does; expected a buffer of its own");
+  };
+  check_input(hidden, n), check_input(unembedding, vocabulary), check_input(teacher.source, teacher_rows);
+  if (teacher_hidden) check_input(*teacher_hidden, n), check_input(*teacher_unembedding, teacher_unembedding->rows);
   if constexpr (has_hidden && has_unembedding) require(!overlaps(rows_of(to_hidden), rows_of(to_unembedding)), function, ": argument 'd_unembedding' lies where 'd_hidden' does; expected a buffer of its own");
   loss_result result;
   result.row_values.resize(static_cast<std::size_t>(n)), result.row_status.resize(static_cast<std::size_t>(n));
