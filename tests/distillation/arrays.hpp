@@ -24,5 +24,16 @@ array<T> gaussian(std::int64_t rows, std::int64_t columns, std::mt19937& random)
   for (T& x : a.values) x = static_cast<T>(normal(random));
   return a;
 }
+/// d value() / d x, from both sides; x is as before.
+template <class Value>
+double central_difference(double& x, double step, const Value& value) {
+  const double at = x;
+  x = at + step;
+  const double up = value();
+  x = at - step;
+  const double down = value();
+  x = at;
+  return (up - down) / (2 * step);
+}
 
 }  // namespace test
